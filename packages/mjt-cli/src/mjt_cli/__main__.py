@@ -1,0 +1,5 @@
+"""`python -m mjt_cli` is `mjt`."""
+
+from mjt_cli.app import main
+
+main()

@@ -1,0 +1,93 @@
+"""Measures the compiled step once it has settled: speed, time outside kernels, memory."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from mjt_cli.collect import torch_private
+from mjt_cli.report import Overhead
+
+OVERHEAD_CALLS = 20
+CPU_METHOD = "median over calls of wall time less time inside generated kernels and library calls; an upper bound"
+CUDA_METHOD = "mean over calls of wall time less time of GPU kernels, from torch.profiler; zero where the GPU is full"
+
+
+def synchronize(device: str) -> None:
+    """Waits for the GPU, if there is one in play."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(run: Callable[[], object], device: str) -> float:
+    """Wall seconds of one run, the GPU's work included."""
+    synchronize(device)
+    start = time.perf_counter()
+    run()
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+def overhead(step: Callable[[], object], device: str, backend: str) -> Overhead:
+    """Estimates the microseconds of one call of `step` spent outside kernels."""
+    if backend != "inductor":
+        return Overhead(None, f"not measured with backend {backend}")
+    if device.startswith("cuda"):
+        return Overhead(_cuda_overhead(step, device), CUDA_METHOD)
+    return Overhead(_cpu_overhead(step), CPU_METHOD)
+
+
+def _cpu_overhead(step: Callable[[], object]) -> float:
+    outside = []
+    with torch_private.kernel_clock(torch_private.generated_modules()) as clock:
+        for _ in range(OVERHEAD_CALLS):
+            clock.seconds = 0.0
+            start = time.perf_counter()
+            step()
+            outside.append(time.perf_counter() - start - clock.seconds)
+    return 1e6 * statistics.median(outside)
+
+
+def _cuda_overhead(step: Callable[[], object], device: str) -> float:
+    def calls() -> None:
+        for _ in range(OVERHEAD_CALLS):
+            step()
+
+    wall = seconds_of(calls, device)
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        seconds_of(calls, device)
+    kernels = sum(event.self_device_time_total for event in profile.key_averages())
+    return max(0.0, 1e6 * wall - kernels) / OVERHEAD_CALLS
+
+
+def process_peak() -> int:
+    """Largest resident memory of this process so far, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def peak_of(run: Callable[[], object]) -> int | None:
+    """Bytes by which resident memory rose at most during `run`; None where the system cannot tell (not Linux)."""
+    clear = Path("/proc/self/clear_refs")
+    try:
+        clear.write_text("5", encoding="ascii")
+        before = _status("VmRSS")
+    except OSError:
+        run()
+        return None
+    run()
+    return max(0, _status("VmHWM") - before)
+
+
+def _status(key: str) -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(key + ":"):
+            return 1024 * int(line.split()[1])
+    raise OSError(f"no {key} in /proc/self/status")

@@ -1,0 +1,72 @@
+"""MuJoCo's physics in PyTorch: thousands of worlds in one call, exact, compiled to one graph."""
+
+from mujoco_torch._src.bias import rne
+from mujoco_torch._src.check import Finding, check
+from mujoco_torch._src.com import com_pos, com_vel
+from mujoco_torch._src.constraint import make_constraint
+from mujoco_torch._src.contact import collision
+from mujoco_torch._src.errors import ArgumentError, MujocoTorchError, StateError, UnsupportedModelError
+from mujoco_torch._src.forward import (
+    forward,
+    fwd_acceleration,
+    fwd_actuation,
+    fwd_position,
+    fwd_velocity,
+    solve,
+)
+from mujoco_torch._src.inertia import crb, factor_m
+from mujoco_torch._src.integrate import euler, rungekutta4, step
+from mujoco_torch._src.io import device_put, get_data_into, make_data, put_data, put_model
+from mujoco_torch._src.kinematics import camlight, kinematics
+from mujoco_torch._src.passive import passive
+from mujoco_torch._src.support import apply_ft, full_m, jac, mul_m, xfrc_accumulate
+from mujoco_torch._src.transmission import transmission
+from mujoco_torch._src.types import Contact, Data, Model
+from mujoco_torch._src.zoo import MODELS, ModelNotFoundError, model_path
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MODELS",
+    "ArgumentError",
+    "Contact",
+    "Data",
+    "Finding",
+    "Model",
+    "ModelNotFoundError",
+    "MujocoTorchError",
+    "StateError",
+    "UnsupportedModelError",
+    "apply_ft",
+    "camlight",
+    "check",
+    "collision",
+    "com_pos",
+    "com_vel",
+    "crb",
+    "device_put",
+    "euler",
+    "factor_m",
+    "forward",
+    "full_m",
+    "fwd_acceleration",
+    "fwd_actuation",
+    "fwd_position",
+    "fwd_velocity",
+    "get_data_into",
+    "jac",
+    "kinematics",
+    "make_constraint",
+    "make_data",
+    "model_path",
+    "mul_m",
+    "passive",
+    "put_data",
+    "put_model",
+    "rne",
+    "rungekutta4",
+    "solve",
+    "step",
+    "transmission",
+    "xfrc_accumulate",
+]

@@ -1,0 +1,1 @@
+"""Implementation of mujoco_torch; the public names live in the package itself."""

@@ -1,0 +1,559 @@
+"""Which features of a model this release does not simulate exactly.
+
+`check` goes through `RULES`, one rule for each feature that is refused. A rule reports a feature wherever the
+model has it, also when a flag of the model switches it off at present, with one exception: what only shapes
+constraint rows (solver, cone, no-slip pass) is reported only if the model can have a row. Enumerated values
+are compared with the values that are supported, so a value that a later MuJoCo adds is refused.
+
+Without effect on the simulated state, hence never reported: what is only drawn (materials, textures, skins,
+lights), unused assets, user data, custom fields, keyframes, sleep policies without the sleep flag, the legacy
+sizes `njmax` and `nconmax`, the storage of the Jacobian.
+
+Departure from MuJoCo C that is no feature of a model: C resets a simulation whose state becomes NaN (unless
+`autoreset` is disabled) and zeroes all controls if one is not finite; here the world concerned keeps its NaN.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Callable, Iterable, Iterator
+
+import mujoco
+import numpy as np
+
+from mujoco_torch._src.collision.pairs import GeomPair, geom_pairs
+from mujoco_torch._src.enums import (
+    BiasType,
+    ConeType,
+    DisableBit,
+    DynType,
+    EnableBit,
+    EqType,
+    GainType,
+    GeomType,
+    IntegratorType,
+    JointType,
+    ObjType,
+    SensorType,
+    SolverType,
+    TrnType,
+)
+
+# A name in a message is enough to find the element; a list of thousands is not read.
+_SHOWN_ELEMENTS = 4
+
+_INTEGRATORS = (IntegratorType.EULER, IntegratorType.RK4)
+_TRANSMISSIONS = (TrnType.JOINT, TrnType.JOINTINPARENT)
+_GAINS = (GainType.FIXED, GainType.AFFINE)
+_BIASES = (BiasType.NONE, BiasType.AFFINE)
+
+# Inverse dynamics alone reads INVDISCRETE, and is not part of this release.
+_ENABLE_FLAGS = EnableBit.INVDISCRETE
+_DISABLE_FLAGS = functools.reduce(lambda a, b: a | b, DisableBit)
+
+# `time` is left out: it feeds C's own timers only.
+_CALLBACKS = ("control", "passive", "contactfilter", "sensor", "act_dyn", "act_gain", "act_bias")
+
+_MAX_DISABLEABLE_GROUP = 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One feature of a model that is not simulated exactly.
+
+    Attributes:
+      feature: stable kebab-case id, for programs.
+      message: what is not simulated, without the elements.
+      elements: all elements concerned, such as `geom 'foot'` or, without a name, `geom 3`; empty where the
+        whole model is concerned.
+      hint: the next step.
+    """
+
+    feature: str
+    message: str
+    elements: tuple[str, ...] = ()
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = f" ({_listing(self.elements)})" if self.elements else ""
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{self.feature}: {self.message}{where}{hint}"
+
+
+class _Subject:
+    """The model under check; its geom pairs are listed at most once."""
+
+    def __init__(self, mjm: mujoco.MjModel):
+        self.mjm = mjm
+
+    @functools.cached_property
+    def pairs(self) -> tuple[GeomPair, ...]:
+        return geom_pairs(self.mjm)
+
+    @functools.cached_property
+    def has_rows(self) -> bool:
+        """Whether a joint limit or a contact can ever give a constraint row."""
+        off = DisableBit(self.mjm.opt.disableflags)
+        limits = bool(self.mjm.jnt_limited.any()) and not off & (DisableBit.CONSTRAINT | DisableBit.LIMIT)
+        return limits or bool(self.pairs)
+
+
+# What a rule reports: message and elements of each finding.
+_Found = Iterator[tuple[str, tuple[str, ...]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """How one refused feature is found.
+
+    Attributes:
+      feature: id of its findings.
+      refused: the feature in words, for the table of the documentation.
+      hint: the next step, for its findings.
+      find: yields message and elements of each finding.
+    """
+
+    feature: str
+    refused: str
+    hint: str
+    find: Callable[[_Subject], _Found]
+
+
+def check(mjm: mujoco.MjModel) -> tuple[Finding, ...]:
+    """Lists every feature of a model that this release does not simulate exactly.
+
+    Args:
+      mjm: a compiled model. The user callbacks that are installed in MuJoCo count as part of it.
+
+    Returns:
+      The findings in the order of `RULES`; empty exactly if `put_model` accepts the model.
+
+    Raises:
+      TypeError: `mjm` is not a `mujoco.MjModel`.
+    """
+    if not isinstance(mjm, mujoco.MjModel):
+        raise TypeError(
+            f"check takes a mujoco.MjModel, got {type(mjm).__name__}; "
+            "compile one with mujoco.MjModel.from_xml_path or from_xml_string"
+        )
+    subject = _Subject(mjm)
+    return tuple(
+        Finding(rule.feature, message, elements, rule.hint)
+        for rule in RULES
+        for message, elements in rule.find(subject)
+    )
+
+
+def supported_table() -> str:
+    """Two Markdown tables, what is supported and what is refused, for the documentation."""
+    supported = _markdown(("area", "supported"), SUPPORTED)
+    rows = ((f"`{rule.feature}`", rule.refused, rule.hint) for rule in RULES)
+    refused = _markdown(("finding", "refused", "what to do"), rows)
+    return f"{supported}\n\n{refused}\n"
+
+
+def _markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows))
+
+
+def _listing(elements: tuple[str, ...]) -> str:
+    shown = ", ".join(elements[:_SHOWN_ELEMENTS])
+    more = len(elements) - _SHOWN_ELEMENTS
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _name(mjm: mujoco.MjModel, kind: ObjType, index: int) -> str:
+    name = mujoco.mj_id2name(mjm, kind, index)
+    return f"{kind.name.lower()} '{name}'" if name else f"{kind.name.lower()} {index}"
+
+
+def _names(mjm: mujoco.MjModel, kind: ObjType, indices: Iterable[int]) -> tuple[str, ...]:
+    return tuple(_name(mjm, kind, int(index)) for index in indices)
+
+
+def _where(mjm: mujoco.MjModel, kind: ObjType, *values: np.ndarray) -> tuple[str, ...]:
+    """Names of the elements for which any of the values, with the element first, is not zero."""
+    hit = np.zeros(values[0].shape[0], bool)
+    for value in values:
+        hit |= value.any(axis=tuple(range(1, value.ndim)))
+    return _names(mjm, kind, np.flatnonzero(hit))
+
+
+def _label(kind: type[enum.IntEnum], value: int) -> str:
+    """Lower-case name of an enumerated value, or the bare number of one that is not known here."""
+    known = {int(member): member.name.lower() for member in kind}
+    return known.get(int(value), f"number {int(value)}")
+
+
+def _labels(kind: type[enum.IntEnum], values: Iterable[int]) -> str:
+    return ", ".join(_label(kind, value) for value in sorted({int(value) for value in values}))
+
+
+def _bit_names(kind: type[enum.IntFlag], flags: int) -> tuple[str, ...]:
+    known = {int(bit): bit.name.lower() for bit in kind}
+    bits = (1 << shift for shift in range(flags.bit_length()) if flags & 1 << shift)
+    return tuple(f"flag '{known[bit]}'" if bit in known else f"flag {bit}" for bit in bits)
+
+
+def _report(message: str, elements: tuple[str, ...]) -> _Found:
+    if elements:
+        yield message, elements
+
+
+# Options of the whole model.
+
+
+def _integrator(s: _Subject) -> _Found:
+    value = s.mjm.opt.integrator
+    if value not in _INTEGRATORS:
+        yield f"the integrator {_label(IntegratorType, value)} is not available", ()
+
+
+def _solver(s: _Subject) -> _Found:
+    value = s.mjm.opt.solver
+    if value != SolverType.NEWTON and s.has_rows:
+        yield f"the constraint solver {_label(SolverType, value)} is not available", ()
+
+
+def _cone(s: _Subject) -> _Found:
+    value = s.mjm.opt.cone
+    if value != ConeType.PYRAMIDAL and s.pairs:
+        yield f"the friction cone {_label(ConeType, value)} is not available", ()
+
+
+def _noslip(s: _Subject) -> _Found:
+    count = s.mjm.opt.noslip_iterations
+    if count > 0 and s.has_rows:
+        yield f"the no-slip pass is not available, {count} iterations are asked for", ()
+
+
+def _enable_flag(s: _Subject) -> _Found:
+    refused = s.mjm.opt.enableflags & ~int(_ENABLE_FLAGS)
+    yield from _report("optional features are not available", _bit_names(EnableBit, refused))
+
+
+def _disable_flag(s: _Subject) -> _Found:
+    unknown = s.mjm.opt.disableflags & ~int(_DISABLE_FLAGS)
+    yield from _report("bits of disableflags are not known", _bit_names(DisableBit, unknown))
+
+
+def _fluid(s: _Subject) -> _Found:
+    opt = s.mjm.opt
+    if opt.density != 0 or opt.viscosity != 0:
+        medium = f"density {opt.density:g}, viscosity {opt.viscosity:g}"
+        yield f"forces of a medium are not simulated, {medium}", ()
+
+
+def _callback(s: _Subject) -> _Found:
+    del s  # Callbacks belong to the process, not to the model.
+    names = (f"mjcb_{name}" for name in _CALLBACKS)
+    installed = tuple(name for name in names if getattr(mujoco, f"get_{name}")() is not None)
+    yield from _report("user callbacks are not called", installed)
+
+
+def _plugin(s: _Subject) -> _Found:
+    yield from _report("plugins are not run", _names(s.mjm, ObjType.PLUGIN, range(s.mjm.nplugin)))
+
+
+# Bodies and joints.
+
+
+def _mocap(s: _Subject) -> _Found:
+    yield from _report("mocap bodies are not moved", _where(s.mjm, ObjType.BODY, s.mjm.body_mocapid >= 0))
+
+
+def _gravcomp(s: _Subject) -> _Found:
+    bodies = _where(s.mjm, ObjType.BODY, s.mjm.body_gravcomp)
+    yield from _report("gravity compensation is not simulated", bodies)
+
+
+def _polynomial_spring(s: _Subject) -> _Found:
+    joints = _where(s.mjm, ObjType.JOINT, s.mjm.jnt_stiffnesspoly)
+    yield from _report("joint springs are simulated as linear only, stiffness has higher terms", joints)
+
+
+def _polynomial_damper(s: _Subject) -> _Found:
+    dofs = s.mjm.dof_dampingpoly.any(axis=1)
+    joints = _names(s.mjm, ObjType.JOINT, np.unique(s.mjm.dof_jntid[dofs]))
+    yield from _report("joint dampers are simulated as linear only, damping has higher terms", joints)
+
+
+def _plastic_spring(s: _Subject) -> _Found:
+    joints = _where(s.mjm, ObjType.JOINT, s.mjm.jnt_springyield, s.mjm.jnt_plasticadr >= 0)
+    yield from _report("joint springs do not yield", joints)
+
+
+def _frictionloss(s: _Subject) -> _Found:
+    joints = _names(s.mjm, ObjType.JOINT, np.unique(s.mjm.dof_jntid[s.mjm.dof_frictionloss != 0]))
+    yield from _report("dry friction of joints is not simulated", joints)
+
+
+# Elements that are refused altogether.
+
+
+def _equality(s: _Subject) -> _Found:
+    kinds = _labels(EqType, s.mjm.eq_type)
+    elements = _names(s.mjm, ObjType.EQUALITY, range(s.mjm.neq))
+    yield from _report(f"equality constraints are not simulated, kinds {kinds}", elements)
+
+
+def _tendon(s: _Subject) -> _Found:
+    yield from _report("tendons are not simulated", _names(s.mjm, ObjType.TENDON, range(s.mjm.ntendon)))
+
+
+def _flex(s: _Subject) -> _Found:
+    yield from _report("deformable bodies are not simulated", _names(s.mjm, ObjType.FLEX, range(s.mjm.nflex)))
+
+
+def _sensor(s: _Subject) -> _Found:
+    kinds = _labels(SensorType, s.mjm.sensor_type)
+    elements = _names(s.mjm, ObjType.SENSOR, range(s.mjm.nsensor))
+    yield from _report(f"sensors are not computed, kinds {kinds}", elements)
+
+
+# Actuators.
+
+
+def _actuators_outside(
+    s: _Subject, values: np.ndarray, kind: type[enum.IntEnum], allowed: tuple[int, ...], what: str
+) -> _Found:
+    """Actuators whose enumerated value is not among those allowed, one finding for each value."""
+    for value in np.unique(values[~np.isin(values, allowed)]):
+        actuators = _names(s.mjm, ObjType.ACTUATOR, np.flatnonzero(values == value))
+        yield f"the actuator {what} {_label(kind, value)} is not simulated", actuators
+
+
+def _actuator_transmission(s: _Subject) -> _Found:
+    yield from _actuators_outside(s, s.mjm.actuator_trntype, TrnType, _TRANSMISSIONS, "transmission")
+
+
+def _actuator_dynamics(s: _Subject) -> _Found:
+    yield from _actuators_outside(s, s.mjm.actuator_dyntype, DynType, (DynType.NONE,), "dynamics")
+
+
+def _actuator_gain(s: _Subject) -> _Found:
+    yield from _actuators_outside(s, s.mjm.actuator_gaintype, GainType, _GAINS, "gain")
+
+
+def _actuator_bias(s: _Subject) -> _Found:
+    yield from _actuators_outside(s, s.mjm.actuator_biastype, BiasType, _BIASES, "bias")
+
+
+def _actuator_damping(s: _Subject) -> _Found:
+    actuators = _where(s.mjm, ObjType.ACTUATOR, s.mjm.actuator_damping, s.mjm.actuator_dampingpoly)
+    yield from _report("damping of an actuator is not simulated", actuators)
+
+
+def _actuator_armature(s: _Subject) -> _Found:
+    actuators = _where(s.mjm, ObjType.ACTUATOR, s.mjm.actuator_armature)
+    yield from _report("armature of an actuator is not simulated", actuators)
+
+
+def _actuator_delay(s: _Subject) -> _Found:
+    actuators = _where(s.mjm, ObjType.ACTUATOR, s.mjm.actuator_delay, s.mjm.actuator_history[:, 0])
+    yield from _report("delays and histories of controls are not simulated", actuators)
+
+
+def _actuator_group(s: _Subject) -> _Found:
+    """As in C, only groups 0 to 30 can be disabled."""
+    groups = s.mjm.actuator_group
+    can = (groups >= 0) & (groups <= _MAX_DISABLEABLE_GROUP)
+    off = can & (s.mjm.opt.disableactuator >> np.where(can, groups, 0) & 1 != 0)
+    yield from _report("disabled actuator groups are not honoured", _where(s.mjm, ObjType.ACTUATOR, off))
+
+
+def _actuator_setpoint_wrap(s: _Subject) -> _Found:
+    """C takes the setpoint of a position servo on a ball joint on the circle: the turn nearest to the length.
+
+    A servo is recognised as C does: fixed gain, affine bias, and a gain that cancels the bias on the length.
+    """
+    m = s.mjm
+    on_joint = np.isin(m.actuator_trntype, _TRANSMISSIONS)
+    joints = np.where(on_joint, m.actuator_trnid[:, 0], 0)
+    on_ball = np.zeros(m.nactuator, bool)
+    if m.njnt:
+        on_ball = on_joint & (m.jnt_type[joints] == JointType.BALL)
+    affine = (m.actuator_gaintype == GainType.FIXED) & (m.actuator_biastype == BiasType.AFFINE)
+    gain = m.actuator_gainprm[:, 0]
+    servo = affine & (gain != 0) & (gain == -m.actuator_biasprm[:, 1])
+    actuators = _where(m, ObjType.ACTUATOR, on_ball & servo)
+    yield from _report("setpoints of position servos on ball joints are not wrapped", actuators)
+
+
+# Contacts.
+
+
+def _geom_pair(s: _Subject) -> _Found:
+    """One finding for each combination of geom types, naming the pairs of geoms."""
+    names: dict[tuple[int, int], list[str]] = {}
+    for pair in s.pairs:
+        if pair.maxcon is None:
+            both = " with ".join(_names(s.mjm, ObjType.GEOM, (pair.geom1, pair.geom2)))
+            names.setdefault((int(pair.type1), int(pair.type2)), []).append(both)
+    for (type1, type2), elements in sorted(names.items()):
+        kinds = f"{_label(GeomType, type1)} with {_label(GeomType, type2)}"
+        yield f"contacts of {kinds} are not simulated", tuple(elements)
+
+
+def _adhesion(s: _Subject) -> _Found:
+    geoms = _where(s.mjm, ObjType.GEOM, s.mjm.geom_adhesion)
+    pairs = _where(s.mjm, ObjType.PAIR, s.mjm.pair_adhesion)
+    yield from _report("adhesion of contacts is not simulated", geoms + pairs)
+
+
+def _surface_velocity(s: _Subject) -> _Found:
+    geoms = _where(s.mjm, ObjType.GEOM, s.mjm.geom_surfacevel)
+    yield from _report("moving surfaces are not simulated", geoms)
+
+
+RULES = (
+    Rule(
+        "integrator",
+        "integrators other than Euler and RK4",
+        "set the option integrator to Euler or RK4",
+        _integrator,
+    ),
+    Rule(
+        "solver",
+        "solvers other than Newton, where a constraint is possible",
+        "set the option solver to Newton",
+        _solver,
+    ),
+    Rule(
+        "cone",
+        "elliptic friction cones, where a contact is possible",
+        "set the option cone to pyramidal",
+        _cone,
+    ),
+    Rule(
+        "noslip",
+        "no-slip iterations, where a constraint is possible",
+        "set the option noslip_iterations to 0",
+        _noslip,
+    ),
+    Rule(
+        "enable-flag",
+        "flags override, energy, fwdinv, sleep, diagexact, ipc, speculative",
+        "disable them in option/flag",
+        _enable_flag,
+    ),
+    Rule(
+        "disable-flag",
+        "disable flags that MuJoCo 4.0 does not have",
+        "clear these bits in opt.disableflags",
+        _disable_flag,
+    ),
+    Rule(
+        "fluid",
+        "drag, lift and buoyancy of a medium",
+        "set the options density and viscosity to 0",
+        _fluid,
+    ),
+    Rule(
+        "callback",
+        "user callbacks of MuJoCo, other than the timer",
+        "uninstall them with mujoco.set_mjcb_NAME(None)",
+        _callback,
+    ),
+    Rule("plugin", "plugins of every kind", "remove the plugin instances", _plugin),
+    Rule("mocap", "mocap bodies", "make them static, or give them joints", _mocap),
+    Rule("gravcomp", "gravity compensation of bodies", "set gravcomp of the bodies to 0", _gravcomp),
+    Rule(
+        "polynomial-spring",
+        "joint springs with polynomial stiffness",
+        "give stiffness a single number",
+        _polynomial_spring,
+    ),
+    Rule(
+        "polynomial-damper",
+        "joint dampers with polynomial damping",
+        "give damping a single number",
+        _polynomial_damper,
+    ),
+    Rule("plastic-spring", "joint springs that yield", "set springyield of the joints to 0", _plastic_spring),
+    Rule(
+        "frictionloss",
+        "dry friction of joints",
+        "set frictionloss of the joints to 0, or use damping",
+        _frictionloss,
+    ),
+    Rule(
+        "equality",
+        "equality constraints of every kind, active or not",
+        "remove them from the model",
+        _equality,
+    ),
+    Rule("tendon", "tendons, fixed and spatial", "remove them and what refers to them", _tendon),
+    Rule("flex", "deformable bodies (flex)", "remove them, or use rigid bodies", _flex),
+    Rule("sensor", "sensors of every kind", "remove them and compute the quantity from Data", _sensor),
+    Rule(
+        "actuator-transmission",
+        "actuators on anything but a joint",
+        "use the transmission joint or jointinparent",
+        _actuator_transmission,
+    ),
+    Rule(
+        "actuator-dynamics",
+        "actuators with activation states",
+        "use dyntype none",
+        _actuator_dynamics,
+    ),
+    Rule(
+        "actuator-gain", "gains other than fixed and affine", "use gaintype fixed or affine", _actuator_gain
+    ),
+    Rule("actuator-bias", "biases other than none and affine", "use biastype none or affine", _actuator_bias),
+    Rule(
+        "actuator-damping",
+        "damping of actuators",
+        "move the damping to the joint, times gear squared",
+        _actuator_damping,
+    ),
+    Rule(
+        "actuator-armature",
+        "armature of actuators",
+        "move the armature to the joint, times gear squared",
+        _actuator_armature,
+    ),
+    Rule("actuator-delay", "delays and histories of controls", "set delay and nsample to 0", _actuator_delay),
+    Rule(
+        "actuator-group",
+        "actuators in a group that actuatorgroupdisable lists",
+        "remove these actuators, or enable their group",
+        _actuator_group,
+    ),
+    Rule(
+        "actuator-setpoint-wrap",
+        "position servos on ball joints",
+        "use a motor and close the loop outside the model",
+        _actuator_setpoint_wrap,
+    ),
+    Rule(
+        "geom-pair",
+        "contacts other than those between planes, spheres and capsules",
+        "change the geom types, or keep the geoms apart with contype and conaffinity or an exclude",
+        _geom_pair,
+    ),
+    Rule("adhesion", "adhesion of geoms and geom pairs", "set adhesion to 0", _adhesion),
+    Rule(
+        "surface-velocity",
+        "geoms with a moving surface",
+        "set surfacevel of the geoms to 0",
+        _surface_velocity,
+    ),
+)
+
+SUPPORTED = (
+    ("joints", "free, ball, slide and hinge, any tree; armature; linear springs and dampers; limits"),
+    (
+        "actuators",
+        "on joints, stateless; gain fixed or affine, bias none or affine; clamps of control and force",
+    ),
+    ("contacts", "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; pyramidal cone"),
+    ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
+    ("solver", "Newton, warm start"),
+    ("integrators", "Euler with implicit damping, RK4"),
+    ("flags", "every disable flag of MuJoCo 4.0; the enable flag invdiscrete"),
+    ("cameras and lights", "every tracking mode"),
+)

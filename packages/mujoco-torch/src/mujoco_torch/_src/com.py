@@ -1,0 +1,79 @@
+"""Quantities about the centre of mass of each kinematic tree (``mj_comPos``, ``mj_comVel``).
+
+MuJoCo expresses the spatial vectors of one tree about one point, its centre of mass. So velocities and forces of
+different bodies add without transport, and recursions along the tree become sums over ancestors: one product with a
+constant 0/1 matrix.
+"""
+
+import torch
+from torch import Tensor
+
+from mujoco_torch._src.spatial import cross, dot, motion_cross
+from mujoco_torch._src.stage import public
+from mujoco_torch._src.types import InsideData, InsideModel
+
+
+@public(reads=("xipos", "ximat", "xmat", "xanchor", "xaxis"), writes=("subtree_com", "cinert", "cdof"))
+def com_pos(m: InsideModel, d: InsideData) -> InsideData:
+    """Centres of mass, inertias and motion axes about them (``mj_comPos``).
+
+    Source: MuJoCo documentation, "Computation", section "Kinematic tree"; Featherstone (2008), ch. 2.
+
+    Raises:
+      StateError: the poses of ``d`` do not fit the model.
+    """
+    subtree_com = (m.body_subtree @ (m.body_mass * d.xipos)) * m.body_invsubtreemass
+    subtree_com = subtree_com + m.body_massless * d.xipos
+    return d.replace(
+        subtree_com=subtree_com,
+        cinert=_inertia_about_com(m, d, subtree_com),
+        cdof=_motion_axes(m, d, subtree_com),
+    )
+
+
+def _inertia_about_com(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Tensor:
+    """``cinert`` ``[10, nbody, B]``: rotational inertia (xx, yy, zz, xy, xz, yz), mass times offset, mass."""
+    offset = d.xipos - m.body_root @ subtree_com
+    x, y, z = offset.unbind(0)
+    mass, inertia = m.body_mass, m.body_inertia
+    row_x, row_y, row_z = d.ximat[0:3], d.ximat[3:6], d.ximat[6:9]
+    scaled_x, scaled_y, scaled_z = inertia * row_x, inertia * row_y, inertia * row_z
+    return torch.stack(
+        (
+            dot(scaled_x, row_x) + mass * (y * y + z * z),
+            dot(scaled_y, row_y) + mass * (x * x + z * z),
+            dot(scaled_z, row_z) + mass * (x * x + y * y),
+            dot(scaled_x, row_y) - mass * x * y,
+            dot(scaled_x, row_z) - mass * x * z,
+            dot(scaled_y, row_z) - mass * y * z,
+            mass * x,
+            mass * y,
+            mass * z,
+            mass.expand_as(x),
+        )
+    )
+
+
+def _motion_axes(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Tensor:
+    """``cdof`` ``[6, nv, B]``: the spatial velocity of a body for unit velocity of each dof that moves it."""
+    axis = m.dof_xaxis @ d.xaxis
+    if m.nquat:  # balls and free joints turn about the axes of the body itself
+        for k in range(3):
+            axis = axis + m.dof_column[k] @ d.xmat[k::3]
+        axis = axis + m.dof_axis
+    offset = m.dof_root @ subtree_com - m.dof_anchor @ d.xanchor
+    angular = (1.0 - m.dof_linear) * axis
+    return torch.cat((angular, m.dof_linear * axis + cross(angular, offset)))
+
+
+@public(reads=("qvel", "cdof"), writes=("cvel", "cdof_dot"))
+def com_vel(m: InsideModel, d: InsideData) -> InsideData:
+    """Velocities of bodies and time-derivatives of the motion axes (``mj_comVel``).
+
+    Source: Featherstone (2008), ch. 5; the velocity just before a dof is a sum over its ancestors.
+
+    Raises:
+      StateError: ``qvel`` or ``cdof`` does not fit the model.
+    """
+    motion = d.cdof * d.qvel
+    return d.replace(cvel=m.body_dof @ motion, cdof_dot=motion_cross(m.dof_before @ motion, d.cdof))

@@ -1,0 +1,57 @@
+"""Contacts of all worlds in static slots (``mj_collision``)."""
+
+import torch
+from torch import Tensor
+
+from mujoco_torch._src.collision.primitive import COLLIDERS, Contacts
+from mujoco_torch._src.stage import public
+from mujoco_torch._src.types import InsideData, InsideModel
+
+
+@public(
+    reads=("geom_xpos", "geom_xmat"),
+    writes=("ncon", "contact_dist", "contact_pos", "contact_frame"),
+)
+def collision(m: InsideModel, d: InsideData) -> InsideData:
+    """Contacts of every geom pair that can touch, with C's counts and order (``mj_collision``).
+
+    Departures from C:
+      1. Contacts have static slots in C's order; an empty slot has ``dist = inf``.
+
+    Raises:
+      StateError: the geom poses of ``d`` do not fit the model.
+    """
+    worlds = d.geom_xpos.shape[-1]
+    if not m.nconmax:
+        return d.replace(
+            ncon=d.geom_xpos.new_zeros(worlds, dtype=torch.int32),
+            contact_dist=d.geom_xpos.new_zeros((0, worlds)),
+            contact_pos=d.geom_xpos.new_zeros((3, 0, worlds)),
+            contact_frame=d.geom_xpos.new_zeros((9, 0, worlds)),
+        )
+    groups = [_collide(m, d, *group) for group in m.pair_groups]
+    found = _in_order(torch.cat(groups, 1) if len(groups) > 1 else groups[0], m.slot_runs)
+    dist = found[0]
+    return d.replace(
+        ncon=(dist < torch.inf).sum(0, dtype=torch.int32),
+        contact_dist=dist,
+        contact_pos=found[1:4],
+        contact_frame=found[4:13],
+    )
+
+
+def _collide(m: InsideModel, d: InsideData, type1: int, type2: int, name: str, npair: int) -> Tensor:
+    """Contacts of one kind of pair: distance, position, frame stacked to ``[13, slots, B]``, pair by pair."""
+    pose = torch.cat((d.geom_xpos, d.geom_xmat))
+    first, second = getattr(m, f"{name}_geom1") @ pose, getattr(m, f"{name}_geom2") @ pose
+    size1, size2, margin = (getattr(m, f"{name}_{what}") for what in ("size1", "size2", "margin"))
+    c: Contacts = COLLIDERS[type1, type2](first[:3], first[3:], size1, second[:3], second[3:], size2, margin)
+    dist = torch.where(c.active, c.dist, torch.inf)
+    return torch.cat((dist[None], c.pos, c.frame)).transpose(1, 2).flatten(1, 2)
+
+
+def _in_order(slots: Tensor, runs: tuple[tuple[int, int], ...]) -> Tensor:
+    """Slots of all groups, put into C's order by static slices."""
+    if len(runs) == 1:
+        return slots
+    return torch.cat([slots[:, lo:hi] for lo, hi in runs], 1)

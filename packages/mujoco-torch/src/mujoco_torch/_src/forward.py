@@ -1,0 +1,133 @@
+"""Forward dynamics and the step (``mj_forward``, ``mj_step``)."""
+
+import torch
+
+from mujoco_torch._src.actuation import fwd_actuation as _actuation
+from mujoco_torch._src.bias import rne
+from mujoco_torch._src.com import com_pos, com_vel
+from mujoco_torch._src.constraint import make_constraint
+from mujoco_torch._src.contact import collision
+from mujoco_torch._src.inertia import crb, factor_m, solve_m
+from mujoco_torch._src.kinematics import camlight, kinematics
+from mujoco_torch._src.layout import FIELDS, STATE
+from mujoco_torch._src.passive import passive
+from mujoco_torch._src.solver import newton
+from mujoco_torch._src.stage import public
+from mujoco_torch._src.support import xfrc_accumulate_inside
+from mujoco_torch._src.transmission import transmission
+from mujoco_torch._src.types import InsideData, InsideModel
+
+INPUTS = tuple(STATE)
+POSITION = tuple(
+    "xpos xquat xmat xipos ximat xanchor xaxis geom_xpos geom_xmat site_xpos site_xmat cam_xpos cam_xmat light_xpos "
+    "light_xdir subtree_com cdof cinert actuator_length actuator_moment crb M qLD ncon contact_dist contact_pos "
+    "contact_frame".split()
+)
+VELOCITY = tuple(
+    "actuator_velocity cvel cdof_dot qfrc_bias qfrc_spring qfrc_damper qfrc_passive nefc efc_J efc_pos efc_D efc_vel "
+    "efc_aref".split()
+)
+
+
+@public(reads=("qpos",), writes=POSITION)
+def fwd_position(m: InsideModel, d: InsideData) -> InsideData:
+    """All that depends on position only (``mj_fwdPosition``).
+
+    Departures from C:
+      1. Constraint rows are made in ``fwd_velocity``, since a row's reference needs its velocity.
+
+    Raises:
+      StateError: ``qpos`` does not fit the model.
+    """
+    d = kinematics.inside(m, d)
+    d = com_pos.inside(m, d)
+    d = camlight.inside(m, d)
+    d = crb.inside(m, d)
+    d = factor_m.inside(m, d)
+    d = collision.inside(m, d)
+    return transmission.inside(m, d)
+
+
+@public(reads=("qpos", "qvel", *POSITION), writes=VELOCITY)
+def fwd_velocity(m: InsideModel, d: InsideData) -> InsideData:
+    """All that depends on velocity, and the constraint rows (``mj_fwdVelocity``).
+
+    Raises:
+      StateError: the state does not fit the model.
+    """
+    d = d.replace(actuator_velocity=(d.actuator_moment * d.qvel).sum(1))
+    d = com_vel.inside(m, d)
+    d = passive.inside(m, d)
+    d = rne.inside(m, d)
+    return make_constraint.inside(m, d)
+
+
+fwd_actuation = _actuation
+
+
+@public(
+    reads=("qfrc_applied", "xfrc_applied", "xipos", "subtree_com", "cdof", "qLD", "qfrc_passive", "qfrc_bias")
+    + ("qfrc_actuator",),
+    writes=("qfrc_smooth", "qacc_smooth"),
+)
+def fwd_acceleration(m: InsideModel, d: InsideData) -> InsideData:
+    """Sum of all forces but those of constraints, and the acceleration they give (``mj_fwdAcceleration``).
+
+    Raises:
+      StateError: the forces of ``d`` do not fit the model.
+    """
+    qfrc_smooth = d.qfrc_passive - d.qfrc_bias + d.qfrc_applied + d.qfrc_actuator + xfrc_accumulate_inside(m, d)
+    d = d.replace(qfrc_smooth=qfrc_smooth)
+    return d.replace(qacc_smooth=solve_m(d, qfrc_smooth))
+
+
+@public(
+    reads=("qacc_warmstart", "M", "qfrc_smooth", "qacc_smooth", "efc_J", "efc_D", "efc_aref"),
+    writes=("qacc", "qfrc_constraint", "efc_force", "solver_niter"),
+)
+def solve(m: InsideModel, d: InsideData) -> InsideData:
+    """Constraint forces and acceleration by Newton's method (``mj_fwdConstraint``).
+
+    Source: MuJoCo documentation, "Computation", sections "Solver" and "Algorithms".
+
+    Raises:
+      StateError: the rows of ``d`` do not fit the model.
+    """
+    if not m.njmax:
+        return d.replace(
+            qacc=d.qacc_smooth.clone(),
+            qfrc_constraint=torch.zeros_like(d.qacc_smooth),
+            efc_force=torch.zeros_like(d.efc_D),
+            solver_niter=d.qacc_smooth.new_zeros(d.qacc_smooth.shape[-1], dtype=torch.int32),
+        )
+    qacc, niter = newton(
+        d.M,
+        d.efc_J,
+        d.efc_D,
+        d.efc_aref,
+        d.qfrc_smooth,
+        d.qacc_smooth,
+        d.qacc_warmstart if m.warmstart else d.qacc_smooth,
+        tolerance=m.tolerance,
+        ls_tolerance=m.ls_tolerance,
+        iterations=m.iterations,
+        ls_iterations=m.ls_iterations,
+    )
+    residual = (d.efc_J * qacc).sum(1) - d.efc_aref
+    efc_force = -d.efc_D * residual.clamp(max=0.0)
+    qfrc_constraint = (d.efc_J * efc_force[:, None]).sum(0)
+    return d.replace(qacc=qacc, qfrc_constraint=qfrc_constraint, efc_force=efc_force, solver_niter=niter)
+
+
+@public(reads=INPUTS, writes=tuple(name for name in FIELDS if name not in STATE))
+def forward(m: InsideModel, d: InsideData) -> InsideData:
+    """Forward dynamics: everything but the advance of the state (``mj_forward``).
+
+    Raises:
+      StateError: the state does not fit the model.
+    """
+    d = fwd_position.inside(m, d)
+    d = fwd_velocity.inside(m, d)
+    d = fwd_actuation.inside(m, d)
+    d = fwd_acceleration.inside(m, d)
+    return solve.inside(m, d)

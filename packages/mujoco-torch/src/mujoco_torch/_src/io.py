@@ -1,0 +1,254 @@
+"""Into and out of the library: models and states from MuJoCo's own structs, and back."""
+
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from mujoco_torch._src import layout, topology
+from mujoco_torch._src.check import check
+from mujoco_torch._src.errors import ArgumentError, StateError, UnsupportedModelError
+from mujoco_torch._src.types import Data, Model, check_fits, new_data, read_field, shape_of
+
+DTYPES = (torch.float32, torch.float64)
+
+
+def put_model(
+    mjm: mujoco.MjModel, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> Model:
+    """Model on a device, from a compiled ``MjModel``.
+
+    Args:
+      mjm: the compiled model; later changes to it are not seen.
+      device: where the arrays go; torch's default device if None.
+      dtype: torch.float32 or torch.float64; torch's default dtype if None.
+
+    Raises:
+      UnsupportedModelError: the model uses features that are not simulated exactly; it lists all of them.
+      ArgumentError: ``mjm``, ``device`` or ``dtype`` cannot be used.
+    """
+    if not isinstance(mjm, mujoco.MjModel):
+        raise ArgumentError(
+            f"put_model takes a mujoco.MjModel, not {type(mjm).__name__}; "
+            "compile the XML first: mujoco.MjModel.from_xml_path(path)"
+        )
+    findings = check(mjm)
+    if findings:
+        raise UnsupportedModelError(findings)
+    dtype = _dtype(dtype)
+    structure, params = topology.build(mjm)
+    return Model(structure, torch.as_tensor(params).to(device=_device(device), dtype=dtype))
+
+
+def device_put(
+    value: mujoco.MjModel | mujoco.MjData | Sequence[mujoco.MjData],
+    model: Model | None = None,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Model | Data:
+    """``put_model`` for an ``MjModel``; ``put_data`` for ``MjData`` and the ``model`` it belongs to.
+
+    Raises:
+      ArgumentError: an ``MjData`` without its model, or an argument that ``put_model`` refuses.
+    """
+    if isinstance(value, mujoco.MjModel):
+        return put_model(value, device=device, dtype=dtype)
+    if model is None:
+        raise ArgumentError("device_put of MjData needs its model: device_put(mjd, model) with model = put_model(mjm)")
+    return put_data(model, value)
+
+
+def make_data(m: Model, nworld: int | None = None) -> Data:
+    """Data of a fresh world at ``qpos0``, or of ``nworld`` of them (``mj_makeData``); derived fields are zero.
+
+    Raises:
+      ArgumentError: ``nworld`` is not a positive number.
+    """
+    if nworld is not None and (isinstance(nworld, bool) or not isinstance(nworld, int) or nworld < 1):
+        raise ArgumentError(f"nworld is {nworld!r}; it must be a positive integer, or None for one world without a batch")
+    batch = torch.Size([] if nworld is None else [nworld])
+    fields = {}
+    for name, field in layout.FIELDS.items():
+        dtype = torch.int32 if field.integer else m.dtype
+        fields[name] = torch.zeros((*batch, *shape_of(m.topology, field)), dtype=dtype, device=m.device)
+    fields["qpos"] = m.qpos0[:, 0].expand_as(fields["qpos"]).clone()
+    return new_data(fields, batch)
+
+
+def put_data(m: Model, mjd: mujoco.MjData | Sequence[mujoco.MjData]) -> Data:
+    """State of one world, or of a batch of worlds, from MuJoCo's; derived fields that C holds are taken over, too.
+
+    Args:
+      m: the model on its device.
+      mjd: one ``MjData`` for batch size ``()``, or a sequence of them, one per world.
+
+    Raises:
+      StateError: sizes do not fit the model, or a state field has a NaN; names field, world and index.
+    """
+    single = isinstance(mjd, mujoco.MjData)
+    worlds = [mjd] if single else list(mjd)
+    if not worlds:
+        raise StateError("put_data got an empty sequence; give at least one MjData")
+    d = make_data(m, len(worlds))
+    fields = {name: _gather(m, worlds, name, read_field(d, name)) for name in layout.FIELDS}
+    d = new_data(fields, d.batch_size)
+    return d[0].clone() if single else d
+
+
+def _gather(m: Model, worlds: Sequence[mujoco.MjData], name: str, like: Tensor) -> Tensor:
+    """One field of all worlds as a tensor like the given one."""
+    values = []
+    for world, mjd in enumerate(worlds):
+        value = np.asarray(_from_c(m, mjd, name), dtype=np.float64)
+        shape = tuple(like.shape[1:])
+        if value.size != int(np.prod(shape)):
+            raise StateError(
+                f"world {world}: MjData.{name} has shape {value.shape}, the model needs {shape}; "
+                "is it the data of another model?"
+            )
+        if name in layout.STATE and not np.isfinite(value).all():
+            index = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
+            raise StateError(f"world {world}: MjData.{name}{list(index)} is {value[index]}; a state must be finite")
+        values.append(value.reshape(shape))
+    return torch.as_tensor(np.stack(values)).to(dtype=like.dtype, device=like.device)
+
+
+def _from_c(m: Model, mjd: mujoco.MjData, name: str) -> np.ndarray:
+    """C's value of a field in our shape: dense matrices, slots filled where C has the contact or row."""
+    mjm = mjd.model
+    if name in ("M", "qLD"):
+        dense = np.zeros((mjm.nv, mjm.nv))
+        mujoco.mj_fullM(mjm, mjd, dense)
+        return dense if name == "M" or not dense.any() else np.linalg.cholesky(dense)
+    if name == "actuator_moment":
+        dense = np.zeros((mjm.nout, mjm.nv))
+        if mjm.nout:
+            mujoco.mju_sparse2dense(
+                dense, mjd.actuator_moment, mjd.moment_rownnz, mjd.moment_rowadr, mjd.moment_colind
+            )
+        return dense
+    if name == "solver_niter":
+        return mjd.solver_niter[0]
+    if name.startswith("contact_"):
+        return _contact_slots(m, mjd, name.removeprefix("contact_"))
+    if name.startswith("efc_"):
+        return _row_slots(m, mjd, name)
+    return getattr(mjd, name)
+
+
+def contact_slots(m: Model, geoms: Sequence[tuple[int, int]]) -> list[int]:
+    """The slot of each of C's contacts, given the geom pairs of ``mjd.contact`` in order."""
+    slots, used = [], set()
+    for pair in geoms:
+        slot = next((i for i, g in enumerate(m.contact_geom) if g == tuple(pair) and i not in used), None)
+        if slot is None:
+            raise StateError(f"MjData has a contact of geoms {tuple(pair)} that the model has no slot for")
+        used.add(slot)
+        slots.append(slot)
+    return slots
+
+
+def _contact_slots(m: Model, mjd: mujoco.MjData, what: str) -> np.ndarray:
+    slots = contact_slots(m, [tuple(int(g) for g in c.geom) for c in mjd.contact])
+    out = np.full(m.nconmax, np.inf) if what == "dist" else np.zeros((m.nconmax, 3 if what == "pos" else 9))
+    for slot, c in zip(slots, mjd.contact, strict=True):
+        out[slot] = getattr(c, what)
+    return out
+
+
+def row_slots(m: Model, mjd: mujoco.MjData) -> list[int]:
+    """The slot of each of C's constraint rows."""
+    contact = contact_slots(m, [tuple(int(g) for g in c.geom) for c in mjd.contact])
+    slots: list[int] = []
+    for i in range(mjd.nefc):
+        kind, owner = mjd.efc_type[i], int(mjd.efc_id[i])
+        if kind == mujoco.mjtConstraint.mjCNSTR_LIMIT_JOINT:
+            slots.append(_limit_slot(m, mjd, i, owner))
+        else:
+            first = mjd.contact[owner].efc_address
+            slots.append(m.nl + m.contact_efc_address[contact[owner]] + i - first)
+    return slots
+
+
+def _limit_slot(m: Model, mjd: mujoco.MjData, row: int, joint: int) -> int:
+    first = m.limit_joint.index(joint)
+    if m.limit_joint.count(joint) == 1:
+        return first
+    jac = efc_jacobian(mjd)[row]
+    return first + int(jac[mjd.model.jnt_dofadr[joint]] < 0)  # the upper side pushes back
+
+
+def efc_jacobian(mjd: mujoco.MjData) -> np.ndarray:
+    """C's constraint Jacobian as a dense ``(nefc, nv)`` array, from either of its two formats."""
+    mjm = mjd.model
+    if not mjd.nefc:
+        return np.zeros((0, mjm.nv))
+    if not mujoco.mj_isSparse(mjm):
+        return np.array(mjd.efc_J).reshape(mjd.nefc, mjm.nv)
+    dense = np.zeros((mjd.nefc, mjm.nv))
+    mujoco.mju_sparse2dense(dense, mjd.efc_J, mjd.efc_J_rownnz, mjd.efc_J_rowadr, mjd.efc_J_colind)
+    return dense
+
+
+def _row_slots(m: Model, mjd: mujoco.MjData, name: str) -> np.ndarray:
+    value = efc_jacobian(mjd) if name == "efc_J" else np.array(getattr(mjd, name))
+    out = np.zeros((m.njmax, *value.shape[1:]))
+    out[row_slots(m, mjd)] = value
+    return out
+
+
+def get_data_into(result: mujoco.MjData | Sequence[mujoco.MjData], m: Model, d: Data) -> None:
+    """Write a state into MuJoCo's structs: the state fields, then everything derived, by ``mj_forward`` in C.
+
+    The state is written and C recomputes what follows from it, so contacts and rows are exactly C's own structures.
+    ``qacc``, ``qacc_warmstart`` and the constraint forces are then those of ``d``.
+
+    Args:
+      result: one ``MjData`` for batch size ``()``, or one per world.
+      m, d: the model and the state.
+
+    Raises:
+      StateError: number of worlds or sizes differ; nothing is written then.
+    """
+    targets = [result] if isinstance(result, mujoco.MjData) else list(result)
+    check_fits(m, d, tuple(layout.FIELDS))
+    worlds = d.unsqueeze(0) if not d.batch_size else d
+    if len(targets) != worlds.batch_size[0]:
+        raise StateError(f"get_data_into got {len(targets)} MjData for {worlds.batch_size[0]} worlds; give one per world")
+    for target in targets:
+        if (target.model.nq, target.model.nv, target.model.nu) != (m.nq, m.nv, m.nu):
+            raise StateError("get_data_into got the MjData of another model: nq, nv or nu differ")
+    for world, target in enumerate(targets):
+        _write_world(target, worlds[world])
+
+
+def _write_world(target: mujoco.MjData, d: Data) -> None:
+    for name in layout.STATE:
+        value = read_field(d, name).detach().cpu().double().numpy()
+        if name == "time":
+            target.time = float(value)
+        else:
+            getattr(target, name)[:] = value
+    mujoco.mj_forward(target.model, target)
+    for name in ("qacc", "qacc_warmstart", "qfrc_constraint"):
+        getattr(target, name)[:] = read_field(d, name).detach().cpu().double().numpy()
+
+
+def _dtype(dtype: torch.dtype | None) -> torch.dtype:
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if dtype not in DTYPES:
+        raise ArgumentError(f"dtype is {dtype!r}; allowed are torch.float32 and torch.float64")
+    return dtype
+
+
+def _device(device: torch.device | str | None) -> torch.device:
+    try:
+        device = torch.get_default_device() if device is None else torch.device(device)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ArgumentError(f"device {device!r} cannot be used: {reason}") from None
+    return device

@@ -1,0 +1,176 @@
+"""Poses: joints, bodies, geoms, sites, cameras and lights (``mj_kinematics``, ``mj_camlight``).
+
+Every body has the same number of joint slots; a slot without a joint holds the identity. So all joints are turned into
+transforms at once, composed slot by slot within a body, and the bodies down the tree by pointer jumping in
+``ceil(log2 depth)`` rounds.
+"""
+
+import torch
+from torch import Tensor
+
+from mujoco_torch._src import spatial
+from mujoco_torch._src.spatial import quat_mul, rotate
+from mujoco_torch._src.stage import public
+from mujoco_torch._src.types import InsideData, InsideModel
+
+Frame = tuple[Tensor, Tensor]  # position [3, n, B], unit quaternion [4, n, B]
+
+
+def compose(a: Frame, b: Frame) -> Frame:
+    """Frame ``b``, given in frame ``a``, in the frame that ``a`` is given in."""
+    return a[0] + rotate(a[1], b[0]), quat_mul(a[1], b[1])
+
+
+def joint_quats(m: InsideModel, qpos: Tensor) -> Tensor:
+    """Unit quaternions ``[4, nquat, B]`` of the ball and free joints."""
+    return spatial.normalize((m.quat_qpos @ qpos).unflatten(0, (4, m.nquat)))[0]
+
+
+def _joint_transforms(m: InsideModel, qpos: Tensor) -> Frame:
+    """The motion of every joint slot as a frame ``[., nslot * nbody, B]`` relative to the body before it."""
+    q = m.slot_scalar @ qpos - m.slot_qpos0
+    quat = spatial.axis_angle_to_quat(m.slot_axis, q * m.slot_hinge)
+    pos = m.slot_axis * (q * m.slot_slide)
+    if m.nquat:
+        given = m.slot_quat @ joint_quats(m, qpos)
+        quat = given + quat * m.slot_noquat
+    if m.nfree:
+        pos = pos + m.slot_free @ (m.free_qpos @ qpos).unflatten(0, (3, m.nfree))
+    return pos + m.slot_pos - rotate(quat, m.slot_pos), quat
+
+
+def _body_frames(m: InsideModel, qpos: Tensor) -> tuple[Frame, Frame]:
+    """Each body relative to its parent, and the frames before each joint slot, in slot-major order."""
+    worlds = qpos.shape[-1]
+    frame = (m.frame_pos.expand(-1, -1, worlds), m.frame_quat.expand(-1, -1, worlds))
+    if not m.nslot:
+        return frame, frame
+    pos, quat = _joint_transforms(m, qpos)
+    before = []
+    for slot in range(m.nslot):
+        at = slice(slot * m.nbody, (slot + 1) * m.nbody)
+        before.append(frame)
+        frame = compose(frame, (pos[:, at], quat[:, at]))
+    return frame, (torch.cat([f[0] for f in before], 1), torch.cat([f[1] for f in before], 1))
+
+
+@public(
+    reads=("qpos",),
+    writes=(
+        "xpos",
+        "xquat",
+        "xmat",
+        "xipos",
+        "ximat",
+        "xanchor",
+        "xaxis",
+        "geom_xpos",
+        "geom_xmat",
+        "site_xpos",
+        "site_xmat",
+    ),
+)
+def kinematics(m: InsideModel, d: InsideData) -> InsideData:
+    """Poses of bodies, joints, geoms and sites from ``qpos`` (``mj_kinematics``).
+
+    Quaternions in ``qpos`` are normalized here, not in place. Source: MuJoCo documentation, "Computation", section
+    "Kinematic tree".
+
+    Raises:
+      StateError: ``qpos`` does not fit the model.
+    """
+    (pos, quat), before = _body_frames(m, d.qpos)
+    for up in m.body_jump.unbind(0):
+        pos, quat = compose((up @ pos, up @ quat), (pos, quat))
+    quat = spatial.normalize(quat)[0]
+    xmat = spatial.quat_to_mat(quat)
+
+    xipos = pos + rotate(quat, m.body_ipos)
+    ximat = spatial.quat_to_mat(quat_mul(quat, m.body_iquat))
+    xanchor, xaxis = _joint_frames(m, d.qpos, (pos, quat), before)
+    geom_xpos, geom_xmat = _attached(m.geom_body, (m.geom_pos, m.geom_quat), (pos, quat))
+    site_xpos, site_xmat = _attached(m.site_body, (m.site_pos, m.site_quat), (pos, quat))
+    return d.replace(
+        xpos=pos,
+        xquat=quat,
+        xmat=xmat,
+        xipos=xipos,
+        ximat=ximat,
+        xanchor=xanchor,
+        xaxis=xaxis,
+        geom_xpos=geom_xpos,
+        geom_xmat=geom_xmat,
+        site_xpos=site_xpos,
+        site_xmat=site_xmat,
+    )
+
+
+def _joint_frames(m: InsideModel, qpos: Tensor, body: Frame, before: Frame) -> tuple[Tensor, Tensor]:
+    """Anchor and axis of every joint ``[3, njnt, B]``, in the world, just before the joint moves."""
+    if not m.njnt:
+        empty = qpos.new_zeros((3, 0, qpos.shape[-1]))
+        return empty, empty.clone()
+    anchor = before[0] + rotate(before[1], m.slot_pos)
+    axis = rotate(before[1], m.slot_axis)
+    if m.nfree:  # the anchor of a free joint is the body itself
+        anchor = anchor + m.slot_free @ (m.free_qpos @ qpos).unflatten(0, (3, m.nfree))
+    parent_pos, parent_quat = m.jnt_parent @ body[0], m.jnt_parent @ body[1]
+    return parent_pos + rotate(parent_quat, m.jnt_slot @ anchor), rotate(parent_quat, m.jnt_slot @ axis)
+
+
+def _attached(of_body: Tensor, local: Frame, body: Frame) -> tuple[Tensor, Tensor]:
+    """Position and matrix of things fixed to bodies."""
+    pos, quat = compose((of_body @ body[0], of_body @ body[1]), local)
+    return pos, spatial.quat_to_mat(quat)
+
+
+@public(
+    reads=("xpos", "xquat", "subtree_com"),
+    writes=("cam_xpos", "cam_xmat", "light_xpos", "light_xdir"),
+)
+def camlight(m: InsideModel, d: InsideData) -> InsideData:
+    """Poses of cameras and lights, in every tracking mode (``mj_camlight``).
+
+    Raises:
+      StateError: the poses of ``d`` do not fit the model.
+    """
+    cam_pos, cam_quat = compose((m.cam_body @ d.xpos, m.cam_body @ d.xquat), (m.cam_pos, m.cam_quat))
+    cam_xmat = spatial.quat_to_mat(cam_quat)
+    if m.cam_moving:
+        track, trackcom, body, com = m.cam_is.unbind(0)
+        cam_pos = _tracked(m.cam_body, d, m.cam_is, (cam_pos, m.cam_pos0, m.cam_poscom0))
+        cam_xmat = torch.where((track + trackcom) > 0, m.cam_mat0, cam_xmat)
+        look = cam_pos - _target(m.cam_target, d, com)
+        cam_xmat = torch.where((body + com) > 0, _looking_along(look), cam_xmat)
+
+    quat = m.light_body @ d.xquat
+    light_pos = m.light_body @ d.xpos + rotate(quat, m.light_pos)
+    light_dir = rotate(quat, m.light_dir)
+    if m.light_moving:
+        track, trackcom, body, com = m.light_is.unbind(0)
+        light_pos = _tracked(m.light_body, d, m.light_is, (light_pos, m.light_pos0, m.light_poscom0))
+        light_dir = torch.where((track + trackcom) > 0, m.light_dir0, light_dir)
+        light_dir = torch.where((body + com) > 0, _target(m.light_target, d, com) - light_pos, light_dir)
+    return d.replace(
+        cam_xpos=cam_pos, cam_xmat=cam_xmat, light_xpos=light_pos, light_xdir=spatial.normalize(light_dir)[0]
+    )
+
+
+def _tracked(of_body: Tensor, d: InsideData, modes: Tensor, positions: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """Positions with those in a tracking mode moved along with the body, or with its subtree's centre of mass."""
+    fixed, pos0, poscom0 = positions
+    pos = torch.where(modes[0] > 0, of_body @ d.xpos + pos0, fixed)
+    return torch.where(modes[1] > 0, of_body @ d.subtree_com + poscom0, pos)
+
+
+def _target(of_target: Tensor, d: InsideData, com: Tensor) -> Tensor:
+    """The point looked at: a body's frame, or the centre of mass of its subtree."""
+    return torch.where(com > 0, of_target @ d.subtree_com, of_target @ d.xpos)
+
+
+def _looking_along(back: Tensor) -> Tensor:
+    """Matrix whose z axis points along ``back`` and whose x axis is horizontal."""
+    z = spatial.normalize(back)[0]
+    x = spatial.normalize(torch.stack((-z[1], z[0], torch.zeros_like(z[0]))))[0]
+    y = spatial.normalize(spatial.cross(z, x))[0]
+    return torch.stack((x[0], y[0], z[0], x[1], y[1], z[1], x[2], y[2], z[2]))

@@ -1,0 +1,108 @@
+"""Fields of Data, and the border between the user's layout and the inside layout.
+
+A user sees worlds first: ``d.xpos`` is ``(nworld, nbody, 3)``. Inside, a quantity is stacked component-major, items
+in the middle, worlds last: ``[3, nbody, B]``. The public tensor of a derived field is a permuted view of the inside
+one, so the border copies nothing. State fields are stored contiguously worlds-first instead: they are what ``step``
+reads, so a freshly made, fed-back, stacked or masked ``Data`` has the same strides and never recompiles a step.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Field(NamedTuple):
+    """One field of Data: how it is laid out, and its shape per world in size names of the model."""
+
+    kind: str  # "items": [*shape, B]; "vector": [k, n, B]; "matrix": [9, n, B]
+    shape: tuple[str | int, ...]
+    integer: bool = False
+
+
+# The fields in MuJoCo's order (mjData), own fields last. STATE comes first in mjData, too.
+STATE = {
+    "time": Field("items", ()),
+    "qpos": Field("items", ("nq",)),
+    "qvel": Field("items", ("nv",)),
+    "act": Field("items", ("na",)),
+    "qacc_warmstart": Field("items", ("nv",)),
+    "ctrl": Field("items", ("nu",)),
+    "qfrc_applied": Field("items", ("nv",)),
+    "xfrc_applied": Field("vector", ("nbody", 6)),
+}
+
+DERIVED = {
+    "solver_niter": Field("items", (), integer=True),
+    "ncon": Field("items", (), integer=True),
+    "nefc": Field("items", (), integer=True),
+    "qacc": Field("items", ("nv",)),
+    "act_dot": Field("items", ("na",)),
+    "xpos": Field("vector", ("nbody", 3)),
+    "xquat": Field("vector", ("nbody", 4)),
+    "xmat": Field("matrix", ("nbody", 3, 3)),
+    "xipos": Field("vector", ("nbody", 3)),
+    "ximat": Field("matrix", ("nbody", 3, 3)),
+    "xanchor": Field("vector", ("njnt", 3)),
+    "xaxis": Field("vector", ("njnt", 3)),
+    "geom_xpos": Field("vector", ("ngeom", 3)),
+    "geom_xmat": Field("matrix", ("ngeom", 3, 3)),
+    "site_xpos": Field("vector", ("nsite", 3)),
+    "site_xmat": Field("matrix", ("nsite", 3, 3)),
+    "cam_xpos": Field("vector", ("ncam", 3)),
+    "cam_xmat": Field("matrix", ("ncam", 3, 3)),
+    "light_xpos": Field("vector", ("nlight", 3)),
+    "light_xdir": Field("vector", ("nlight", 3)),
+    "subtree_com": Field("vector", ("nbody", 3)),
+    "cdof": Field("vector", ("nv", 6)),
+    "cinert": Field("vector", ("nbody", 10)),
+    "actuator_length": Field("items", ("nout",)),
+    "actuator_moment": Field("items", ("nout", "nv")),
+    "crb": Field("vector", ("nbody", 10)),
+    "M": Field("items", ("nv", "nv")),
+    "qLD": Field("items", ("nv", "nv")),
+    "actuator_velocity": Field("items", ("nout",)),
+    "cvel": Field("vector", ("nbody", 6)),
+    "cdof_dot": Field("vector", ("nv", 6)),
+    "qfrc_bias": Field("items", ("nv",)),
+    "qfrc_spring": Field("items", ("nv",)),
+    "qfrc_damper": Field("items", ("nv",)),
+    "qfrc_passive": Field("items", ("nv",)),
+    "actuator_force": Field("items", ("nout",)),
+    "qfrc_actuator": Field("items", ("nv",)),
+    "qfrc_smooth": Field("items", ("nv",)),
+    "qacc_smooth": Field("items", ("nv",)),
+    "qfrc_constraint": Field("items", ("nv",)),
+    "efc_J": Field("items", ("njmax", "nv")),
+    "efc_pos": Field("items", ("njmax",)),
+    "efc_D": Field("items", ("njmax",)),
+    "efc_vel": Field("items", ("njmax",)),
+    "efc_aref": Field("items", ("njmax",)),
+    "efc_force": Field("items", ("njmax",)),
+}
+
+CONTACT = {
+    "dist": Field("items", ("nconmax",)),
+    "pos": Field("vector", ("nconmax", 3)),
+    "frame": Field("matrix", ("nconmax", 3, 3)),
+}
+
+# Inside, a field of a nested class carries its owner's name: d.contact.dist is "contact_dist".
+FIELDS = {**STATE, **DERIVED, **{f"contact_{name}": field for name, field in CONTACT.items()}}
+
+
+def to_inside(field: Field, x: Tensor) -> Tensor:
+    """Public tensor ``(nworld, ...)`` of a field, in the inside layout (a view)."""
+    if field.kind == "vector":
+        return x.permute(2, 1, 0)
+    if field.kind == "matrix":
+        return x.flatten(-2).permute(2, 1, 0)
+    return x.movedim(0, -1)
+
+
+def to_public(field: Field, x: Tensor) -> Tensor:
+    """Inside tensor of a field as the user sees it, worlds first (a view)."""
+    if field.kind == "vector":
+        return x.permute(2, 1, 0)
+    if field.kind == "matrix":
+        return x.permute(2, 1, 0).unflatten(-1, (3, 3))
+    return x.movedim(-1, 0)

@@ -1,0 +1,31 @@
+"""Passive forces: springs and dampers of joints (``mj_passive``)."""
+
+import torch
+
+from mujoco_torch._src.kinematics import joint_quats
+from mujoco_torch._src.spatial import quat_mul, quat_to_rotation_vector
+from mujoco_torch._src.stage import public
+from mujoco_torch._src.types import InsideData, InsideModel
+
+
+@public(reads=("qpos", "qvel"), writes=("qfrc_spring", "qfrc_damper", "qfrc_passive"))
+def passive(m: InsideModel, d: InsideData) -> InsideData:
+    """Linear springs and dampers of every joint type (``mj_passive``).
+
+    The two disable flags are independent: either clears its own stiffness or damping in ``put_model``.
+
+    Raises:
+      StateError: ``qpos`` or ``qvel`` does not fit the model.
+    """
+    qfrc_damper = -m.dof_damper * d.qvel
+    qfrc_spring = _spring(m, d) if m.has_spring else torch.zeros_like(d.qvel)
+    return d.replace(qfrc_spring=qfrc_spring, qfrc_damper=qfrc_damper, qfrc_passive=qfrc_spring + qfrc_damper)
+
+
+def _spring(m: InsideModel, d: InsideData):
+    stretch = m.qpos_dof.T @ (d.qpos - m.qpos_spring)
+    if m.quat_spring:
+        w, x, y, z = m.spring_quat.unbind(0)
+        turned = quat_mul(torch.stack((w, -x, -y, -z)), joint_quats(m, d.qpos))
+        stretch = stretch + m.quat_dof.T @ quat_to_rotation_vector(turned).flatten(0, 1)
+    return -m.dof_stiffness * stretch

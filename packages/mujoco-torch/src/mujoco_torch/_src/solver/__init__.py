@@ -1,0 +1,5 @@
+"""Linear solves and the constraint solver, worlds last: registered operators with a reference and a CPU kernel."""
+
+from .ops import chol_factor, chol_solve, hessian_solve, newton
+
+__all__ = ["chol_factor", "chol_solve", "hessian_solve", "newton"]

@@ -1,0 +1,283 @@
+"""The solver's operators: torch.ops.mujoco_torch.{chol_factor, chol_solve, hessian_solve, newton}.
+
+Each has a reference in torch (any device), a CPU kernel where a C++ compiler is found, a fake for tracing, a gradient
+and a vmap rule that appends the mapped dimension to the worlds. All tensors are float32 or float64, on one device, with
+the world as their last dimension; they need not be contiguous.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import kernels, linalg
+from .newton import newton as newton_reference
+
+_FLOATS = (torch.float32, torch.float64)
+
+
+def chol_factor(a: Tensor) -> Tensor:
+    """Lower Cholesky factor L (n, n, B), zeros above the diagonal, of symmetric positive definite A (n, n, B).
+
+    Only A's lower triangle is read; its gradient is symmetric, as if A were a function of its symmetric part.
+    """
+    return _chol_factor(a)
+
+
+def chol_solve(factor: Tensor, b: Tensor) -> Tensor:
+    """Solution x (n, B) of L L' x = b, given L (n, n, B) from `chol_factor` and b (n, B)."""
+    return _chol_solve(factor, b)
+
+
+def hessian_solve(mass: Tensor, jac: Tensor, weight: Tensor, b: Tensor) -> Tensor:
+    """Solution x (nv, B) of (M + J' diag(w) J) x = b; M (nv, nv, B), J (nefc, nv, B), w (nefc, B), b (nv, B).
+
+    With no rows (nefc 0) this is a solve with M that keeps no factor. The gradient to M is symmetric.
+    """
+    return _hessian_solve(mass, jac, weight, b)
+
+
+def newton(
+    mass: Tensor,
+    jac: Tensor,
+    weight: Tensor,
+    aref: Tensor,
+    qfrc_smooth: Tensor,
+    qacc_smooth: Tensor,
+    qacc_warmstart: Tensor,
+    *,
+    tolerance: float,
+    ls_tolerance: float,
+    iterations: int,
+    ls_iterations: int,
+) -> tuple[Tensor, Tensor]:
+    """Constrained accelerations (nv, B) and the iterations they took (B,) int32.
+
+    Minimises 1/2 (a - a_s)' M (a - a_s) + sum_i 1/2 D_i min(0, J_i a - aref_i)^2 with M (nv, nv, B), J (nefc, nv, B),
+    D (nefc, B; zero for an inactive row), aref (nefc, B), a_s = M^-1 qfrc_smooth. `qacc_smooth` and `qacc_warmstart`
+    (nv, B) are only starting points: no gradient flows to them. The gradient to the others is that of the optimum
+    (implicit differentiation with the final active rows), whatever the iterations did. See newton.py for the algorithm.
+    """
+    return _newton(
+        mass, jac, weight, aref, qfrc_smooth, qacc_smooth, qacc_warmstart,
+        float(tolerance), float(ls_tolerance), int(iterations), int(ls_iterations),
+    )  # fmt: skip
+
+
+# ---- operators
+
+
+@torch.library.custom_op("mujoco_torch::chol_factor", mutates_args=())
+def _chol_factor(a: Tensor) -> Tensor:
+    _check("chol_factor", a.shape[-1], A=(a, a.shape[0], a.shape[0]))
+    if kernels.usable(a):
+        return kernels.chol_factor(a)
+    return linalg.chol_factor(a)
+
+
+@torch.library.custom_op("mujoco_torch::chol_solve", mutates_args=())
+def _chol_solve(factor: Tensor, b: Tensor) -> Tensor:
+    n = b.shape[0]
+    _check("chol_solve", b.shape[-1], L=(factor, n, n), b=(b, n))
+    if kernels.usable(b):
+        return kernels.chol_solve(factor, b)
+    return linalg.chol_solve(factor, b)
+
+
+@torch.library.custom_op("mujoco_torch::hessian_solve", mutates_args=())
+def _hessian_solve(mass: Tensor, jac: Tensor, weight: Tensor, b: Tensor) -> Tensor:
+    nv, nefc = b.shape[0], jac.shape[0]
+    _check("hessian_solve", b.shape[-1], M=(mass, nv, nv), J=(jac, nefc, nv), w=(weight, nefc), b=(b, nv))
+    if kernels.usable(b):
+        return kernels.hessian_solve(mass, jac, weight, b)
+    return linalg.hessian_solve(mass, jac, weight, b)
+
+
+@torch.library.custom_op("mujoco_torch::newton", mutates_args=())
+def _newton(
+    mass: Tensor,
+    jac: Tensor,
+    weight: Tensor,
+    aref: Tensor,
+    qfrc_smooth: Tensor,
+    qacc_smooth: Tensor,
+    qacc_warmstart: Tensor,
+    tolerance: float,
+    ls_tolerance: float,
+    iterations: int,
+    ls_iterations: int,
+) -> tuple[Tensor, Tensor]:
+    nv, nefc = mass.shape[0], jac.shape[0]
+    _check(
+        "newton", mass.shape[-1], M=(mass, nv, nv), J=(jac, nefc, nv), D=(weight, nefc), aref=(aref, nefc),
+        qfrc_smooth=(qfrc_smooth, nv), qacc_smooth=(qacc_smooth, nv), qacc_warmstart=(qacc_warmstart, nv),
+    )  # fmt: skip
+    if nv == 0 or nefc == 0:
+        return _clone(qacc_smooth), qacc_smooth.new_zeros(mass.shape[-1], dtype=torch.int32)
+    inputs = (mass, jac, weight, aref, qfrc_smooth, qacc_smooth, qacc_warmstart)
+    options = {
+        "tolerance": tolerance,
+        "ls_tolerance": ls_tolerance,
+        "iterations": iterations,
+        "ls_iterations": ls_iterations,
+    }
+    if kernels.usable(mass):
+        return kernels.newton(*inputs, **options)
+    return newton_reference(*inputs, **options)
+
+
+def _check(op: str, worlds: int, **arguments: tuple) -> None:
+    """Raise unless every argument (tensor, *sizes) has those sizes, then the worlds, and all share dtype and device."""
+    first = next(iter(arguments.values()))[0]
+    for name, (x, *sizes) in arguments.items():
+        if x.shape != (*sizes, worlds):
+            raise ValueError(f"{op}: {name} has shape {tuple(x.shape)}, expected {(*sizes, worlds)} (worlds last)")
+        if x.dtype != first.dtype or x.device != first.device:
+            raise ValueError(f"{op}: {name} is {x.dtype} on {x.device}, others are {first.dtype} on {first.device}")
+    if first.dtype not in _FLOATS:
+        raise ValueError(f"{op}: dtype {first.dtype} is not supported, use torch.float32 or torch.float64")
+
+
+def _clone(x: Tensor) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+# ---- fakes: outputs are contiguous whatever the inputs are
+
+
+@_chol_factor.register_fake
+def _(a):
+    return a.new_empty(a.shape)
+
+
+@_chol_solve.register_fake
+def _(factor, b):
+    return b.new_empty(b.shape)
+
+
+@_hessian_solve.register_fake
+def _(mass, jac, weight, b):
+    return b.new_empty(b.shape)
+
+
+@_newton.register_fake
+def _(mass, jac, weight, aref, qfrc_smooth, qacc_smooth, qacc_warmstart, tol, ls_tol, iterations, ls_iterations):
+    return qacc_smooth.new_empty(qacc_smooth.shape), qacc_smooth.new_empty(mass.shape[-1], dtype=torch.int32)
+
+
+# ---- gradients
+
+
+def _symmetric(x: Tensor) -> Tensor:
+    return 0.5 * (x + x.transpose(0, 1))
+
+
+def _outer(x: Tensor, y: Tensor) -> Tensor:
+    return x.unsqueeze(1) * y.unsqueeze(0)
+
+
+def _row_products(jac: Tensor, x: Tensor) -> Tensor:
+    return (jac * x).sum(1)
+
+
+def _chol_factor_setup(ctx, inputs, output):
+    ctx.save_for_backward(output)
+
+
+def _chol_factor_backward(ctx, grad):
+    """dA = sym(L^-T Phi(L' dL) L^-1), Phi taking the lower triangle with its diagonal halved (Murray 2016, eq. 9)."""
+    (factor,) = ctx.saved_tensors
+    lower = factor.movedim(-1, 0)
+    inner = (lower.mT @ grad.movedim(-1, 0).tril()).tril()
+    inner = inner - 0.5 * torch.diag_embed(inner.diagonal(dim1=-2, dim2=-1))
+    half = torch.linalg.solve_triangular(lower.mT, inner, upper=True)
+    full = torch.linalg.solve_triangular(lower, half, upper=False, left=False)
+    return _symmetric(full.movedim(0, -1))
+
+
+def _chol_solve_setup(ctx, inputs, output):
+    ctx.save_for_backward(inputs[0], output)
+
+
+def _chol_solve_backward(ctx, grad):
+    """With y = A^-1 g: db = y and dL = -(y x' + x y') L, its lower triangle."""
+    factor, x = ctx.saved_tensors
+    y = chol_solve(factor, grad)
+    x_factor, y_factor = (factor * x.unsqueeze(1)).sum(0), (factor * y.unsqueeze(1)).sum(0)
+    full = _outer(y, x_factor) + _outer(x, y_factor)
+    return -full.movedim(-1, 0).tril().movedim(0, -1), y
+
+
+def _hessian_solve_setup(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:3], output)
+
+
+def _hessian_solve_backward(ctx, grad):
+    """With y = H^-1 g: db = y, dM = -y x', dw_i = -(J y)_i (J x)_i, dJ_i = -w_i ((J x)_i y' + (J y)_i x')."""
+    mass, jac, weight, x = ctx.saved_tensors
+    y = hessian_solve(mass, jac, weight, grad)
+    jac_x, jac_y = _row_products(jac, x), _row_products(jac, y)
+    grad_jac = -(_outer(weight * jac_x, y) + _outer(weight * jac_y, x))
+    return -_symmetric(_outer(y, x)), grad_jac, -jac_x * jac_y, y
+
+
+def _newton_setup(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:4], output[0])
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _newton_backward(ctx, grad, _grad_niter):
+    """Differentiate M a - f + J' D min(0, J a - aref) = 0 at the optimum; r = J a - aref, y = H^-1 g.
+
+    df = y, dM = -y a', daref = D (J y), dD = -r (J y), dJ_i = -D_i (r_i y' + (J y)_i a'), rows with r < 0 only.
+    """
+    if grad is None:
+        return (None,) * 11
+    mass, jac, weight, aref, qacc = ctx.saved_tensors
+    residual = _row_products(jac, qacc) - aref
+    active = (residual < 0) & (weight > 0)
+    stiffness = torch.where(active, weight, 0)
+    y = hessian_solve(mass, jac, stiffness, grad)
+    jac_y = _row_products(jac, y)
+    grad_weight = torch.where(active, -residual * jac_y, 0)
+    grad_jac = -(_outer(stiffness * residual, y) + _outer(stiffness * jac_y, qacc))
+    grad_mass = -_symmetric(_outer(y, qacc))
+    return grad_mass, grad_jac, grad_weight, stiffness * jac_y, y, None, None, None, None, None, None
+
+
+_chol_factor.register_autograd(_chol_factor_backward, setup_context=_chol_factor_setup)
+_chol_solve.register_autograd(_chol_solve_backward, setup_context=_chol_solve_setup)
+_hessian_solve.register_autograd(_hessian_solve_backward, setup_context=_hessian_solve_setup)
+_newton.register_autograd(_newton_backward, setup_context=_newton_setup)
+
+
+# ---- vmap: mapped worlds are more worlds
+
+
+def _merge(x: Tensor, dim: int | None, count: int) -> Tensor:
+    """(..., B) with a mapped dimension anywhere, or without one, as (..., count * B)."""
+    x = x.unsqueeze(-2).expand(*x.shape[:-1], count, x.shape[-1]) if dim is None else x.movedim(dim, -2)
+    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
+
+
+def _split(x: Tensor, count: int) -> Tensor:
+    return x.reshape(*x.shape[:-1], count, x.shape[-1] // count)
+
+
+def _vmap_rule(op):
+    def rule(info, in_dims: Sequence[int | None], *args):
+        count = info.batch_size
+        merged = [
+            _merge(x, dim, count) if isinstance(x, Tensor) else x for x, dim in zip(args, in_dims, strict=True)
+        ]
+        out = op(*merged)
+        if isinstance(out, Tensor):
+            return _split(out, count), out.dim() - 1
+        return tuple(_split(x, count) for x in out), tuple(x.dim() - 1 for x in out)
+
+    return rule
+
+
+for _op in (_chol_factor, _chol_solve, _hessian_solve, _newton):
+    _op.register_vmap(_vmap_rule(_op))

@@ -1,0 +1,97 @@
+"""Helpers on a state: Jacobians, applied forces, products with the inertia (``engine_support``)."""
+
+import torch
+from torch import Tensor
+
+from mujoco_torch._src.spatial import cross
+from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, check_fits
+
+
+def xfrc_accumulate_inside(m: InsideModel, d: InsideData) -> Tensor:
+    """Generalized force ``[nv, B]`` of ``xfrc_applied``: each wrench moved to the tree's centre of mass, then summed."""
+    force, torque = d.xfrc_applied[:3], d.xfrc_applied[3:]
+    offset = d.xipos - m.body_root @ d.subtree_com
+    wrench = torch.cat((torque + cross(offset, force), force))
+    # A body's wrench acts on every dof that moves it.
+    return (d.cdof * (m.body_dof.T @ wrench)).sum(0)
+
+
+def xfrc_accumulate(m: Model, d: Data) -> Tensor:
+    """Generalized force of ``d.xfrc_applied`` [N, Nm], ``(nworld, nv)`` (``mj_xfrcAccumulate``).
+
+    Raises:
+      StateError: the state does not fit the model.
+    """
+    jacp, jacr = _body_com_jacobians(m, d)
+    force, torque = d.xfrc_applied[..., :3], d.xfrc_applied[..., 3:]
+    return (jacp * force[..., None, :]).sum((-3, -1)) + (jacr * torque[..., None, :]).sum((-3, -1))
+
+
+def _body_com_jacobians(m: Model, d: Data) -> tuple[Tensor, Tensor]:
+    return _jacobians(m, d, d.xipos, torch.arange(m.nbody, device=m.device))
+
+
+def jac(m: Model, d: Data, point: Tensor, body_id: int) -> tuple[Tensor, Tensor]:
+    """Jacobians of a point fixed to a body, ``(nworld, nv, 3)`` each: translation [m], rotation [rad] (``mj_jac``).
+
+    Args:
+      point: world position [m], ``(3,)`` or ``(nworld, 3)``.
+      body_id: the body that carries the point.
+
+    Departures from C:
+      1. Transposed, ``(nv, 3)`` as in MJX; C has ``(3, nv)``.
+
+    Raises:
+      StateError: the state does not fit the model.
+      IndexError: there is no such body.
+    """
+    if not 0 <= body_id < m.nbody:
+        raise IndexError(f"body_id {body_id} is not in 0..{m.nbody - 1}; the model has {m.nbody} bodies")
+    point = point.expand(*d.batch_size, 3)[..., None, :]
+    jacp, jacr = _jacobians(m, d, point, torch.tensor([body_id], device=m.device))
+    return jacp[..., 0, :, :], jacr[..., 0, :, :]
+
+
+def _jacobians(m: Model, d: Data, points: Tensor, bodies: Tensor) -> tuple[Tensor, Tensor]:
+    """Jacobians ``(nworld, n, nv, 3)`` of points ``(nworld, n, 3)`` fixed to bodies ``(n,)``."""
+    check_fits(m, d, ("cdof", "subtree_com"))
+    moved = m.body_dof[bodies][..., None]
+    com = torch.einsum("vn,...nk->...vk", m.dof_root, d.subtree_com)
+    offset = points[..., :, None, :] - com[..., None, :, :]
+    rotation = d.cdof[..., None, :, :3].expand_as(offset)
+    return moved * (d.cdof[..., None, :, 3:] + torch.linalg.cross(rotation, offset)), moved * rotation
+
+
+def apply_ft(m: Model, d: Data, force: Tensor, torque: Tensor, point: Tensor, body_id: int) -> Tensor:
+    """Generalized force of a force [N] and torque [Nm] at a point of a body, ``(nworld, nv)`` (``mj_applyFT``).
+
+    Args:
+      force, torque, point: world frame, ``(3,)`` or ``(nworld, 3)``.
+      body_id: the body they act on.
+
+    Raises:
+      StateError: the state does not fit the model.
+      IndexError: there is no such body.
+    """
+    jacp, jacr = jac(m, d, point, body_id)
+    return (jacp * force[..., None, :]).sum(-1) + (jacr * torque[..., None, :]).sum(-1)
+
+
+def full_m(m: Model, d: Data) -> Tensor:
+    """Inertia matrix ``(nworld, nv, nv)`` (``mj_fullM``): ``d.M``, which is dense already.
+
+    Raises:
+      StateError: the state does not fit the model.
+    """
+    check_fits(m, d, ("M",))
+    return d.M.clone()
+
+
+def mul_m(m: Model, d: Data, vec: Tensor) -> Tensor:
+    """Product of the inertia matrix with vectors ``(nworld, nv)`` (``mj_mulM``).
+
+    Raises:
+      StateError: the state does not fit the model.
+    """
+    check_fits(m, d, ("M",))
+    return (d.M @ vec[..., None])[..., 0]

@@ -1,0 +1,278 @@
+"""Model and Data as a user holds them, and the records a stage works on."""
+
+from typing import Any
+
+import torch
+from tensordict import TensorClass, TensorDict
+from torch import Tensor
+
+from mujoco_torch._src import layout
+from mujoco_torch._src.errors import StateError
+from mujoco_torch._src.topology import Topology
+
+
+class Model:
+    """A model on one device: what ``put_model`` returns. Never changed after it is made.
+
+    Attributes:
+      topology: the static structure (sizes, switches, slots), on which a compiled step specialises.
+      params: every array of the model in one flat tensor, so that a compiled step guards and receives one input.
+
+    Sizes and switches (``m.nq``, ``m.integrator``) and arrays (``m.body_mass``) are attributes of their own; an array
+    is a view of ``params`` in the inside layout (components, items, 1).
+    """
+
+    def __init__(self, topology: Topology, params: Tensor) -> None:
+        self.topology = topology
+        self.params = params
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the arrays."""
+        return self.params.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the arrays, float32 or float64."""
+        return self.params.dtype
+
+    def to(self, device: torch.device | str) -> "Model":
+        """The same model on another device."""
+        return Model(self.topology, self.params.to(device))
+
+    def __getattr__(self, name: str) -> Any:
+        # Only names not found the ordinary way come here. "topology" and "params" are looked up below, so a
+        # half-made object (as in unpickling) must not recurse.
+        if name.startswith("_") or name in ("topology", "params"):
+            raise AttributeError(name)
+        return getattr(InsideModel(self.topology, self.params), name)
+
+    def __repr__(self) -> str:
+        t = self.topology
+        sizes = f"nq={t.nq}, nv={t.nv}, nu={t.nu}, nbody={t.nbody}, nconmax={t.nconmax}, njmax={t.njmax}"
+        return f"Model({sizes}, dtype={self.dtype}, device={self.device})"
+
+
+class InsideModel:
+    """The model as a stage reads it: ``m.nv`` from the topology, ``m.body_mass`` as an inside-layout view."""
+
+    def __init__(self, topology: Topology, params: Tensor) -> None:
+        self._topology = topology
+        self._params = params
+
+    def __getattr__(self, name: str) -> Any:
+        place = self._topology.layout.get(name)
+        if place is None:
+            try:
+                return getattr(self._topology, name)
+            except AttributeError:
+                raise AttributeError(f"Model has no attribute {name!r}") from None
+        start, shape = place
+        size = 1
+        for n in shape:
+            size *= n
+        return self._params[start : start + size].view(shape)
+
+
+class InsideData:
+    """The state of the worlds as a stage sees it: fields in the inside layout, replaced, never written to."""
+
+    def __init__(self, fields: dict[str, Tensor]) -> None:
+        self._fields = fields
+
+    def __getattr__(self, name: str) -> Tensor:
+        try:
+            return self._fields[name]
+        except KeyError:
+            raise AttributeError(f"field {name!r} is not computed yet at this stage") from None
+
+    def replace(self, **fields: Tensor) -> "InsideData":
+        """The same record with some fields new."""
+        return InsideData({**self._fields, **fields})
+
+
+class Contact(TensorClass["tensor_only"]):
+    """Contact slots of every world, in MuJoCo C's order; ``m.contact_geom`` names the geoms of each slot.
+
+    A slot holds a contact of ``mj_collision`` where ``dist`` is finite and inf where C lists none.
+    """
+
+    dist: Tensor
+    """distance between the surfaces [m], negative in penetration, inf in an empty slot, ``(nworld, nconmax)``"""
+    pos: Tensor
+    """point half-way between the surfaces [m], world frame, ``(nworld, nconmax, 3)``"""
+    frame: Tensor
+    """rows: normal from the first geom to the second, two tangents; world frame, ``(nworld, nconmax, 3, 3)``"""
+
+
+class Data(TensorClass["tensor_only"]):
+    """State of ``nworld`` worlds and all that ``forward`` computes from it, named and ordered as ``mjData``.
+
+    Batch size ``()`` (one world) or ``(nworld,)``. Worlds come first, then the shape MuJoCo gives, except that rotation
+    matrices are ``(3, 3)``, ``M``, ``qLD`` and ``efc_J`` are dense, and contacts and rows have static slots. Units are
+    SI: m, rad, s, kg, N, Nm.
+    """
+
+    time: Tensor
+    """simulation time [s], ``(nworld,)``"""
+    qpos: Tensor
+    """position [m, rad, unit quaternion], ``(nworld, nq)``"""
+    qvel: Tensor
+    """velocity [m/s, rad/s], ``(nworld, nv)``"""
+    act: Tensor
+    """actuator activation, ``(nworld, na)``"""
+    qacc_warmstart: Tensor
+    """acceleration from which the next solve starts [m/s^2, rad/s^2], ``(nworld, nv)``"""
+    ctrl: Tensor
+    """control, ``(nworld, nu)``"""
+    qfrc_applied: Tensor
+    """applied generalized force [N, Nm], ``(nworld, nv)``"""
+    xfrc_applied: Tensor
+    """applied force and torque at the centre of mass, world frame [N, Nm], ``(nworld, nbody, 6)``"""
+
+    solver_niter: Tensor
+    """iterations of the constraint solver, ``(nworld,)``"""
+    ncon: Tensor
+    """number of contacts, ``(nworld,)``"""
+    nefc: Tensor
+    """number of active constraint rows, ``(nworld,)``"""
+    qacc: Tensor
+    """acceleration [m/s^2, rad/s^2], ``(nworld, nv)``"""
+    act_dot: Tensor
+    """time-derivative of activation, ``(nworld, na)``"""
+    xpos: Tensor
+    """position of body frames [m], ``(nworld, nbody, 3)``"""
+    xquat: Tensor
+    """orientation of body frames, ``(nworld, nbody, 4)``"""
+    xmat: Tensor
+    """orientation of body frames, ``(nworld, nbody, 3, 3)``"""
+    xipos: Tensor
+    """centre of mass of bodies [m], ``(nworld, nbody, 3)``"""
+    ximat: Tensor
+    """orientation of body inertias, ``(nworld, nbody, 3, 3)``"""
+    xanchor: Tensor
+    """joint anchors [m], ``(nworld, njnt, 3)``"""
+    xaxis: Tensor
+    """joint axes, ``(nworld, njnt, 3)``"""
+    geom_xpos: Tensor
+    """position of geoms [m], ``(nworld, ngeom, 3)``"""
+    geom_xmat: Tensor
+    """orientation of geoms, ``(nworld, ngeom, 3, 3)``"""
+    site_xpos: Tensor
+    """position of sites [m], ``(nworld, nsite, 3)``"""
+    site_xmat: Tensor
+    """orientation of sites, ``(nworld, nsite, 3, 3)``"""
+    cam_xpos: Tensor
+    """position of cameras [m], ``(nworld, ncam, 3)``"""
+    cam_xmat: Tensor
+    """orientation of cameras, ``(nworld, ncam, 3, 3)``"""
+    light_xpos: Tensor
+    """position of lights [m], ``(nworld, nlight, 3)``"""
+    light_xdir: Tensor
+    """direction of lights, ``(nworld, nlight, 3)``"""
+    subtree_com: Tensor
+    """centre of mass of each subtree [m], ``(nworld, nbody, 3)``"""
+    cdof: Tensor
+    """motion axis of each dof about the tree's centre of mass (rotation, translation), ``(nworld, nv, 6)``"""
+    cinert: Tensor
+    """inertia of each body about the tree's centre of mass, and mass, ``(nworld, nbody, 10)``"""
+    actuator_length: Tensor
+    """actuator lengths, ``(nworld, nout)``"""
+    actuator_moment: Tensor
+    """actuator moments, dense, ``(nworld, nout, nv)``"""
+    crb: Tensor
+    """composite inertia of each body's subtree, ``(nworld, nbody, 10)``"""
+    M: Tensor
+    """joint-space inertia, dense and symmetric, ``(nworld, nv, nv)``"""
+    qLD: Tensor
+    """lower Cholesky factor L of M = L L', dense, ``(nworld, nv, nv)``"""
+    actuator_velocity: Tensor
+    """actuator velocities, ``(nworld, nout)``"""
+    cvel: Tensor
+    """velocity of each body about the tree's centre of mass (rotation, translation), ``(nworld, nbody, 6)``"""
+    cdof_dot: Tensor
+    """time-derivative of cdof, ``(nworld, nv, 6)``"""
+    qfrc_bias: Tensor
+    """Coriolis, centrifugal and gravity force [N, Nm], ``(nworld, nv)``"""
+    qfrc_spring: Tensor
+    """passive spring force [N, Nm], ``(nworld, nv)``"""
+    qfrc_damper: Tensor
+    """passive damper force [N, Nm], ``(nworld, nv)``"""
+    qfrc_passive: Tensor
+    """total passive force [N, Nm], ``(nworld, nv)``"""
+    actuator_force: Tensor
+    """actuator force in actuation space, ``(nworld, nout)``"""
+    qfrc_actuator: Tensor
+    """actuator force in joint space [N, Nm], ``(nworld, nv)``"""
+    qfrc_smooth: Tensor
+    """net unconstrained force [N, Nm], ``(nworld, nv)``"""
+    qacc_smooth: Tensor
+    """unconstrained acceleration [m/s^2, rad/s^2], ``(nworld, nv)``"""
+    qfrc_constraint: Tensor
+    """constraint force in joint space [N, Nm], ``(nworld, nv)``"""
+    efc_J: Tensor
+    """constraint Jacobian, dense, one row per slot, ``(nworld, njmax, nv)``"""
+    efc_pos: Tensor
+    """constraint position [m, rad], ``(nworld, njmax)``"""
+    efc_D: Tensor
+    """constraint mass, 0 in an inactive slot, ``(nworld, njmax)``"""
+    efc_vel: Tensor
+    """velocity of each row, J qvel, ``(nworld, njmax)``"""
+    efc_aref: Tensor
+    """reference pseudo-acceleration, ``(nworld, njmax)``"""
+    efc_force: Tensor
+    """constraint force, 0 in an inactive slot, ``(nworld, njmax)``"""
+
+    contact: Contact
+    """contact slots, see ``Contact``"""
+
+
+def read_field(d: Data, name: str) -> Tensor:
+    """Public tensor of a field named as in ``layout.FIELDS``."""
+    if name.startswith("contact_"):
+        return getattr(d.contact, name.removeprefix("contact_"))
+    return getattr(d, name)
+
+
+def replace_fields(d: Data, fields: dict[str, Tensor]) -> Data:
+    """Data with the given public tensors in place of its own, by the names of ``layout.FIELDS``."""
+    contact = {name.removeprefix("contact_"): x for name, x in fields.items() if name.startswith("contact_")}
+    plain = {name: x for name, x in fields.items() if not name.startswith("contact_")}
+    if contact:
+        plain["contact"] = d.contact.replace(**contact)
+    return d.replace(**plain)
+
+
+def new_data(fields: dict[str, Tensor], batch_size: torch.Size) -> Data:
+    """Data made of public tensors for every field of ``layout.FIELDS``."""
+    contact = {name: fields[f"contact_{name}"] for name in layout.CONTACT}
+    plain = {name: x for name, x in fields.items() if not name.startswith("contact_")}
+    plain["contact"] = Contact.from_tensordict(TensorDict(contact, batch_size=batch_size))
+    return Data.from_tensordict(TensorDict(plain, batch_size=batch_size))
+
+
+def check_fits(m: Model, d: Data, reads: tuple[str, ...]) -> None:
+    """Raise StateError unless the fields a stage reads fit the model: batch size, shape, dtype, device."""
+    if len(d.batch_size) > 1:
+        raise StateError(
+            f"Data has batch size {tuple(d.batch_size)}; allowed are () for one world and (nworld,). "
+            "Flatten the batch first, e.g. d.reshape(-1)."
+        )
+    for name in reads:
+        x = read_field(d, name)
+        field = layout.FIELDS[name]
+        shape = (*d.batch_size, *shape_of(m.topology, field))
+        if tuple(x.shape) != shape:
+            raise StateError(f"Data.{name} has shape {tuple(x.shape)}, the model needs {shape}")
+        if not field.integer and x.dtype != m.params.dtype:
+            raise StateError(
+                f"Data.{name} is {x.dtype}, the model is {m.params.dtype}; make both with the same dtype "
+                "(put_model(..., dtype=...))"
+            )
+        if x.device != m.params.device:
+            raise StateError(f"Data.{name} is on {x.device}, the model on {m.params.device}; use d.to(m.device)")
+
+
+def shape_of(topology: Topology, field: layout.Field) -> tuple[int, ...]:
+    """Shape per world of a field, for the sizes of a model."""
+    return tuple(n if isinstance(n, int) else getattr(topology, n) for n in field.shape)

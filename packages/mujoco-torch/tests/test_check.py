@@ -1,0 +1,419 @@
+"""Every feature that is not simulated gives its finding, and nothing else does."""
+
+import pickle
+import re
+
+import mujoco
+import numpy as np
+import pytest
+
+from mujoco_torch._src.check import RULES, SUPPORTED, Finding, check, supported_table
+from mujoco_torch._src.errors import MujocoTorchError, UnsupportedModelError
+
+NO_CONTACT = 'contype="0" conaffinity="0"'
+BALL_GEOM = f'<geom name="ball" size=".1" {NO_CONTACT}/>'
+LIMITED = f'<body><joint name="j" range="-30 30"/>{BALL_GEOM}</body>'
+FALLING = '<body pos="0 0 1"><freejoint/><geom name="foot" type="{type}" size=".1 .1 .1"/></body>'
+FLOOR = '<geom name="floor" type="plane" size="1 1 1"/>'
+
+
+def _xml(world: str = LIMITED, rest: str = "") -> str:
+    return f"<mujoco>{rest}<worldbody>{world}</worldbody></mujoco>"
+
+
+def _option(attributes: str, world: str = LIMITED) -> str:
+    return _xml(world, f"<option {attributes}/>")
+
+
+def _flag(name: str) -> str:
+    return _xml(rest=f'<option><flag {name}="enable"/></option>')
+
+
+def _joint(attributes: str) -> str:
+    return _xml(f'<body><joint name="j" {attributes}/>{BALL_GEOM}</body>')
+
+
+def _actuator(element: str, joint: str = 'type="hinge"') -> str:
+    world = f'<body><joint name="j" {joint}/>{BALL_GEOM}<site name="s"/></body><body name="b"/>'
+    return _xml(world, f"<actuator>{element}</actuator>")
+
+
+def _touching(kind1: str, kind2: str) -> str:
+    return _xml(FLOOR.replace("plane", kind1) + FALLING.format(type=kind2))
+
+
+TENDON = '<tendon><fixed name="t"><joint joint="j" coef="1"/></fixed></tendon>'
+BALL_SERVO = '<position name="servo" joint="j" kp="3" gear="0 0 1"/>'
+TWO_BODIES = "".join(
+    f'<body name="b{i}" pos="{i} 0 0"><joint/><geom size=".1" {NO_CONTACT}/></body>' for i in (0, 1)
+)
+ROPE = '<flex name="rope" dim="1" body="b0 b1" element="0 1" vertex="0 0 0 0 0 0"/>'
+PID = '<plugin name="m" joint="j" plugin="mujoco.pid"><config key="kp" value="1"/></plugin>'
+EXTENSION = '<extension><plugin plugin="mujoco.pid"/></extension>'
+SENSORS = '<sensor><jointpos name="q" joint="j"/><clock/></sensor>'
+CRANK = '<motor name="m" cranksite="s" slidersite="s" cranklength="1"/>'
+
+# Feature, the model, and elements of its one finding.
+REFUSED = [
+    ("integrator", _option('integrator="implicit"'), ()),
+    ("integrator", _option('integrator="implicitfast"'), ()),
+    ("integrator", _option('integrator="discrete"'), ()),
+    ("solver", _option('solver="PGS"'), ()),
+    ("solver", _option('solver="CG"'), ()),
+    ("solver", _option('solver="CG"', FLOOR + FALLING.format(type="sphere")), ()),
+    ("cone", _option('cone="elliptic"', FLOOR + FALLING.format(type="sphere")), ()),
+    ("noslip", _option('noslip_iterations="2"'), ()),
+    ("enable-flag", _flag("sleep"), ("flag 'sleep'",)),
+    ("fluid", _option('density="1.2"'), ()),
+    ("fluid", _option('viscosity=".01"'), ()),
+    ("plugin", _xml(rest=f"{EXTENSION}<actuator>{PID}</actuator>"), ("plugin 0",)),
+    ("mocap", _xml(LIMITED + '<body name="hand" mocap="true"/>'), ("body 'hand'",)),
+    ("gravcomp", _xml(f'<body gravcomp=".5"><joint/>{BALL_GEOM}</body>'), ("body 1",)),
+    ("polynomial-spring", _joint('stiffness="1 0 2"'), ("joint 'j'",)),
+    ("polynomial-damper", _joint('type="ball" damping="0 1"'), ("joint 'j'",)),
+    ("plastic-spring", _joint('stiffness="1" springyield="5"'), ("joint 'j'",)),
+    ("frictionloss", _joint('type="ball" frictionloss="1"'), ("joint 'j'",)),
+    ("equality", _xml(rest='<equality><joint joint1="j" active="false"/></equality>'), ("equality 0",)),
+    ("tendon", _xml(rest=TENDON), ("tendon 't'",)),
+    ("flex", _xml(TWO_BODIES, f"<deformable>{ROPE}</deformable>"), ("flex 'rope'",)),
+    ("sensor", _xml(rest=SENSORS), ("sensor 'q'", "sensor 1")),
+    ("actuator-transmission", _actuator('<motor name="m" site="s"/>'), ("actuator 'm'",)),
+    ("actuator-transmission", _actuator(CRANK), ("actuator 'm'",)),
+    ("actuator-transmission", _actuator('<general name="m" body="b"/>'), ("actuator 'm'",)),
+    ("actuator-dynamics", _actuator('<general joint="j" dyntype="integrator"/>'), ("actuator 0",)),
+    ("actuator-dynamics", _actuator('<general joint="j" dyntype="filter"/>'), ("actuator 0",)),
+    ("actuator-dynamics", _actuator('<general joint="j" dyntype="filterexact"/>'), ("actuator 0",)),
+    ("actuator-dynamics", _actuator('<general joint="j" dyntype="muscle"/>'), ("actuator 0",)),
+    ("actuator-dynamics", _actuator('<general joint="j" dyntype="user"/>'), ("actuator 0",)),
+    ("actuator-gain", _actuator('<general joint="j" gaintype="user"/>'), ("actuator 0",)),
+    ("actuator-bias", _actuator('<general joint="j" biastype="user"/>'), ("actuator 0",)),
+    ("actuator-damping", _actuator('<motor joint="j" damping="1"/>'), ("actuator 0",)),
+    ("actuator-damping", _actuator('<motor joint="j" damping="0 1"/>'), ("actuator 0",)),
+    ("actuator-armature", _actuator('<motor joint="j" armature="1"/>'), ("actuator 0",)),
+    ("actuator-delay", _actuator('<motor joint="j" delay=".01" nsample="4"/>'), ("actuator 0",)),
+    ("actuator-delay", _actuator('<motor joint="j" nsample="4"/>'), ("actuator 0",)),
+    (
+        "actuator-group",
+        _actuator('<motor name="m" joint="j" group="2"/><motor joint="j"/>').replace(
+            "<mujoco>", '<mujoco><option actuatorgroupdisable="2"/>'
+        ),
+        ("actuator 'm'",),
+    ),
+    ("actuator-setpoint-wrap", _actuator(BALL_SERVO, 'type="ball"'), ("actuator 'servo'",)),
+    (
+        "actuator-setpoint-wrap",
+        _actuator(BALL_SERVO.replace("joint=", "jointinparent="), 'type="ball"'),
+        ("actuator 'servo'",),
+    ),
+    *(
+        ("geom-pair", _touching(*kinds), ("geom 'floor' with geom 'foot'",))
+        for kinds in (
+            ("plane", "box"),
+            ("plane", "cylinder"),
+            ("plane", "ellipsoid"),
+            ("sphere", "box"),
+            ("capsule", "ellipsoid"),
+            ("box", "box"),
+        )
+    ),
+    ("geom-pair", _touching("cylinder", "sphere"), ("geom 'foot' with geom 'floor'",)),
+    ("adhesion", _xml(BALL_GEOM.replace("/>", ' adhesion="1"/>')), ("geom 'ball'",)),
+    (
+        "adhesion",
+        _xml(
+            FLOOR + FALLING.format(type="sphere"),
+            '<contact><pair name="p" geom1="floor" geom2="foot" adhesion="1"/></contact>',
+        ),
+        ("pair 'p'",),
+    ),
+    ("surface-velocity", _xml(BALL_GEOM.replace("/>", ' surfacevel="1 0 0"/>')), ("geom 'ball'",)),
+]
+
+ALLOWED = {
+    "empty": "<mujoco/>",
+    "joints": _xml(
+        f'<body><freejoint/>{BALL_GEOM}<body><joint type="ball" range="0 30" stiffness="1" damping="1"/>'
+        f'<geom size=".1"/><body><geom size=".1"/><body><joint type="slide" range="-1 1" armature="1"/>'
+        f'<joint range="-30 30" stiffness="2" springref="10" actuatorfrcrange="-1 1"/><geom size=".1"/>'
+        f"</body></body></body></body>"
+    ),
+    "contacts": _option(
+        'impratio="2"',
+        FLOOR
+        + FALLING.format(type="sphere")
+        + FALLING.format(type="capsule").replace("foot", "shin")
+        + FALLING.format(type="sphere").replace('"foot"', '"toe" condim="6" margin=".1" priority="1"'),
+    ),
+    "a box that cannot touch": _xml(f'{FLOOR}<geom type="box" size="1 1 1"/>' + LIMITED),
+    "a box that is excluded": _xml(
+        FLOOR + FALLING.format(type="box").replace("<body", '<body name="b"'),
+        '<contact><exclude body1="world" body2="b"/></contact>',
+    ),
+    "contacts disabled": _touching("box", "box").replace(
+        "<mujoco>", '<mujoco><option cone="elliptic"><flag contact="disable"/></option>'
+    ),
+    "RK4": _option('integrator="RK4"'),
+    "another solver with nothing to solve": _option('solver="PGS" noslip_iterations="3"', ""),
+    "limits disabled": _xml(rest='<option solver="CG"><flag limit="disable"/></option>'),
+    "sparse Jacobian": _option('jacobian="sparse"'),
+    "wind without a medium": _option('wind="1 2 3"'),
+    "inverse dynamics flag": _flag("invdiscrete"),
+    "actuators": _actuator(
+        '<motor joint="j" ctrlrange="-1 1" forcerange="-2 2" gear="3"/><position joint="j" kp="2" kv="1"/>'
+        '<velocity joint="j"/><damper joint="j" ctrlrange="0 1"/><motor jointinparent="j" group="3"/>'
+        '<general joint="j" gaintype="affine" gainprm="1 2 3" biastype="affine" biasprm="1 2 3"/>'
+    ),
+    "motors on a ball joint": _actuator(
+        '<motor joint="j"/><motor jointinparent="j"/><velocity joint="j"/>'
+        '<general joint="j" gainprm="2" biastype="affine" biasprm="0 -1 0"/>',
+        'type="ball"',
+    ),
+    "motors on a free joint": _actuator('<motor joint="j"/><position jointinparent="j"/>', 'type="free"'),
+    "no physics": _xml(
+        LIMITED + '<camera mode="targetbody" target="world"/><light mode="trackcom"/><site name="s"/>',
+        '<size nuserdata="3"/><custom><numeric name="n" data="1"/></custom>'
+        '<keyframe><key qpos="0"/></keyframe>'
+        '<asset><material name="m"/><mesh name="u" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/></asset>',
+    ),
+}
+
+
+@pytest.mark.parametrize(("feature", "xml", "elements"), REFUSED)
+def test_a_refused_feature_gives_its_finding_alone(feature, xml, elements):
+    findings = check(mujoco.MjModel.from_xml_string(xml))
+    assert [finding.feature for finding in findings] == [feature]
+    assert findings[0].message and findings[0].hint
+    assert findings[0].elements == elements
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_what_is_simulated_gives_no_finding(name):
+    assert check(mujoco.MjModel.from_xml_string(ALLOWED[name])) == ()
+
+
+@pytest.mark.parametrize("flag", [bit for bit in mujoco.mjtDisableBit.__members__ if bit != "mjNDISABLE"])
+def test_every_disable_flag_is_supported(flag):
+    mjm = mujoco.MjModel.from_xml_string(_xml(FLOOR + FALLING.format(type="sphere")))
+    mjm.opt.disableflags = int(getattr(mujoco.mjtDisableBit, flag))
+    assert check(mjm) == ()
+
+
+@pytest.mark.parametrize("flag", [bit for bit in mujoco.mjtEnableBit.__members__ if bit != "mjNENABLE"])
+def test_only_the_enable_flag_of_inverse_dynamics_is_supported(flag):
+    mjm = mujoco.MjModel.from_xml_string(_xml())
+    mjm.opt.enableflags = int(getattr(mujoco.mjtEnableBit, flag))
+    name = flag.removeprefix("mjENBL_").lower()
+    found = [(finding.feature, finding.elements) for finding in check(mjm)]
+    assert found == ([] if name == "invdiscrete" else [("enable-flag", (f"flag '{name}'",))])
+
+
+def test_unknown_bits_and_values_are_refused():
+    mjm = mujoco.MjModel.from_xml_string(_actuator('<motor joint="j"/>'))
+    mjm.opt.disableflags = 1 << 25
+    mjm.opt.enableflags = 1 << 26
+    mjm.opt.integrator = 77
+    mjm.actuator_trntype[0] = 88
+    findings = {finding.feature: finding for finding in check(mjm)}
+    assert set(findings) == {"disable-flag", "enable-flag", "integrator", "actuator-transmission"}
+    assert findings["disable-flag"].elements == (f"flag {1 << 25}",)
+    assert findings["enable-flag"].elements == (f"flag {1 << 26}",)
+    assert "77" in findings["integrator"].message and "88" in findings["actuator-transmission"].message
+
+
+CALLBACKS = ("control", "passive", "contactfilter", "sensor", "act_dyn", "act_gain", "act_bias")
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_an_installed_callback_is_found(name):
+    mjm = mujoco.MjModel.from_xml_string(_xml())
+    install = getattr(mujoco, f"set_mjcb_{name}")
+    install(lambda *args: 0)
+    try:
+        (finding,) = check(mjm)
+    finally:
+        install(None)
+    assert (finding.feature, finding.elements) == ("callback", (f"mjcb_{name}",))
+    assert check(mjm) == ()
+
+
+def test_every_callback_of_mujoco_is_considered():
+    prefix = "set_mjcb_"
+    known = {name.removeprefix(prefix) for name in dir(mujoco) if name.startswith(prefix)}
+    assert known == {*CALLBACKS, "time"}
+
+
+def test_all_findings_are_reported_together_and_in_order():
+    xml = _option('integrator="implicit" density="1"', LIMITED.replace("<body", '<body gravcomp="1"'))
+    findings = check(mujoco.MjModel.from_xml_string(xml))
+    assert [finding.feature for finding in findings] == ["integrator", "fluid", "gravcomp"]
+
+
+def test_different_pairs_of_types_are_different_findings():
+    world = FLOOR + FALLING.format(type="box") + FALLING.format(type="sphere").replace("foot", "toe")
+    findings = check(mujoco.MjModel.from_xml_string(_xml(world)))
+    assert [finding.feature for finding in findings] == ["geom-pair", "geom-pair"]
+    assert "plane with box" in findings[0].message and "sphere with box" in findings[1].message
+
+
+@pytest.mark.parametrize(("bias", "wraps"), [("1 -10 -2", True), ("1 -9.5 0", False), ("1 0 0", False)])
+def test_the_servos_found_are_those_whose_setpoint_c_wraps(bias, wraps):
+    servo = f'<general joint="j" gear="0 0 1" gainprm="10" biastype="affine" biasprm="{bias}"/>'
+    mjm = mujoco.MjModel.from_xml_string(_actuator(servo, 'type="ball"'))
+    mjd = mujoco.MjData(mjm)
+    angle, setpoint = 2.0, 7.0  # more than half a turn apart
+    mjd.qpos[:] = np.cos(angle / 2), 0, 0, np.sin(angle / 2)
+    mjd.ctrl[:] = setpoint
+    mujoco.mj_forward(mjm, mjd)
+    constant, of_length, _ = map(float, bias.split())
+    unwrapped = 10 * setpoint + constant + of_length * angle
+    assert (abs(mjd.actuator_force[0] - unwrapped) > 1) == wraps
+    assert [finding.feature for finding in check(mjm)] == ["actuator-setpoint-wrap"] * wraps
+
+
+def test_check_refuses_what_is_no_model():
+    with pytest.raises(TypeError, match=r"takes a mujoco\.MjModel, got str.*from_xml_path"):
+        check("humanoid.xml")
+
+
+# What in a model edited after compilation changes the physics, and the finding it must give.
+EDITED = {
+    "actuator_armature": "actuator-armature",
+    "actuator_biastype": "actuator-bias",
+    "actuator_damping": "actuator-damping",
+    "actuator_dampingpoly": "actuator-damping",
+    "actuator_delay": "actuator-delay",
+    "actuator_history": "actuator-delay",
+    "actuator_dyntype": "actuator-dynamics",
+    "actuator_gaintype": "actuator-gain",
+    "actuator_trntype": "actuator-transmission",
+    "body_gravcomp": "gravcomp",
+    "dof_dampingpoly": "polynomial-damper",
+    "dof_frictionloss": "frictionloss",
+    "geom_adhesion": "adhesion",
+    "geom_surfacevel": "surface-velocity",
+    "geom_type": "geom-pair",
+    "jnt_springyield": "plastic-spring",
+    "jnt_stiffnesspoly": "polynomial-spring",
+    "opt.cone": "cone",
+    "opt.density": "fluid",
+    "opt.disableactuator": "actuator-group",
+    "opt.enableflags": "enable-flag",
+    "opt.integrator": "integrator",
+    "opt.noslip_iterations": "noslip",
+    "opt.solver": "solver",
+    "opt.viscosity": "fluid",
+    "pair_adhesion": "adhesion",
+}
+EDIT_VALUE = {"opt.solver": 1, "opt.cone": 1, "actuator_gaintype": 2, "geom_type": 6, "opt.integrator": 2}
+
+
+@pytest.mark.parametrize("field", EDITED)
+def test_an_edited_field_is_found(field):
+    world = f'{FLOOR}{FALLING.format(type="sphere")}<body><joint name="j" range="-1 1"/>{BALL_GEOM}</body>'
+    rest = '<actuator><motor joint="j"/></actuator><contact><pair geom1="floor" geom2="foot"/></contact>'
+    mjm = mujoco.MjModel.from_xml_string(_xml(world, rest))
+    assert check(mjm) == ()
+    owner, name = (mjm.opt, field[4:]) if field.startswith("opt.") else (mjm, field)
+    value = EDIT_VALUE.get(field, 2)
+    if np.ndim(getattr(owner, name)):
+        getattr(owner, name)[:] = value
+    else:
+        setattr(owner, name, 1 if field == "opt.disableactuator" else value)
+    assert EDITED[field] in {finding.feature for finding in check(mjm)}
+
+
+# All other fields of MjModel, as patterns: read by the library, or of no effect on what it computes.
+ELEMENTS_REFUSED = (
+    "eq_.*|tendon_.*|ten_J_.*|wrap_.*|sensor_.*|flex.*|efm.*|plugin(_.*)?|(body|geom|actuator)_plugin"
+)
+COUNTS_AND_FLAGS = "n[A-Za-z].*|flg_.*|signature"
+SIMULATED = (
+    "qpos0|qpos_spring|body_(parentid|rootid|weldid|jnt.*|dof.*|geom.*|pos|quat|ipos|iquat|mass|subtreemass|inertia)"
+    "|body_(invweight0|mocapid|treeid|contype|conaffinity|margin)|exclude_signature"
+    "|jnt_(type|qposadr|dofadr|bodyid|actuatorid|limited|actfrclimited|solref|solimp|pos|axis|stiffness|range)"
+    "|jnt_(actfrcrange|margin)|dof_(bodyid|jntid|parentid|treeid|armature|damping|invweight0|M0)"
+    "|geom_(contype|conaffinity|condim|bodyid|priority|solmix|solref|solimp|size|pos|quat|friction|margin|gap)"
+    "|pair_(dim|geom.|signature|solref|solreffriction|solimp|margin|gap|friction)"
+    "|site_(bodyid|pos|quat)|(cam|light)_(mode|bodyid|targetbodyid|pos|quat|poscom0|pos0|mat0|dir|dir0)"
+    "|actuator_(trnid|gear|gainprm|biasprm|ctrllimited|ctrlrange|forcelimited|forcerange|ctrladr|ctrlnum|outadr)"
+    "|actuator_(outnum|group)"
+)
+WITHOUT_EFFECT = {
+    "drawn only": ".*_(rgba|matid)|(mesh|skin|tex|mat|hfield)_.*|vis|stat|cam_.*|light_.*|site_.*"
+    "|geom_castshadow|(geom|jnt)_group",
+    "for the user": ".*_user|numeric_.*|text_.*|tuple_.*|key_.*|name_.*|names|names_map|paths",
+    "shortcuts of C": "[BDM]_.*|map.*|.*_bvh.*|bvh_.*|oct_.*|body_(simple|sameframe)"
+    "|geom_(sameframe|aabb|rbound)|dof_(Madr|simplenum|length)|tree_(body|dof).*",
+    "only of a feature that is refused": "jnt_(actgravcomp|plasticadr)|dof_(solref|solimp)"
+    "|geom_(fluid|dataid)|tree_sleep_policy|actuator_(act.*|dynprm|cranklength|historyadr|lengthrange|acc0|length0|ctrlspec)",
+}
+
+
+def test_every_field_of_the_model_has_been_thought_of():
+    """A later MuJoCo that adds a field fails here, until its effect is simulated or refused."""
+    mjm = mujoco.MjModel.from_xml_string("<mujoco/>")
+    fields = {name for name in dir(mjm) if name[0] != "_" and not callable(getattr(mjm, name))} - {"opt"}
+    known = "|".join([ELEMENTS_REFUSED, COUNTS_AND_FLAGS, SIMULATED, *WITHOUT_EFFECT.values(), *EDITED])
+    assert {name for name in fields if not re.fullmatch(known, name)} == set()
+
+
+def test_every_option_has_been_thought_of():
+    mjm = mujoco.MjModel.from_xml_string("<mujoco/>")
+    options = {name for name in dir(mjm.opt) if name[0] != "_" and not callable(getattr(mjm.opt, name))}
+    refused = {name.removeprefix("opt.") for name in EDITED if name.startswith("opt.")}
+    simulated = {
+        "timestep",
+        "impratio",
+        "tolerance",
+        "ls_tolerance",
+        "gravity",
+        "iterations",
+        "ls_iterations",
+    }
+    of_refused = {
+        "wind",
+        "magnetic",
+        "noslip_tolerance",
+        "sleep_tolerance",
+        "ccd_tolerance",
+        "ccd_iterations",
+    }
+    of_refused |= {"sdf_initpoints", "sdf_iterations", "o_margin", "o_solref", "o_solimp", "o_friction"}
+    without_effect = {"jacobian"}
+    simulated |= {"disableflags"}
+    assert options == refused | simulated | of_refused | without_effect
+
+
+def test_a_finding_reads_as_one_line():
+    elements = tuple(f"tendon {i}" for i in range(6))
+    finding = Finding("tendon", "tendons are not simulated", elements, "remove them")
+    assert str(finding) == (
+        "tendon: tendons are not simulated (tendon 0, tendon 1, tendon 2, tendon 3 and 2 more); remove them"
+    )
+    assert str(Finding("cone", "no")) == "cone: no"
+
+
+def test_the_error_lists_every_finding_and_survives_a_process_border():
+    mjm = mujoco.MjModel.from_xml_string(_option('integrator="implicit" density="1.5"'))
+    error = UnsupportedModelError(check(mjm))
+    lines = str(error).splitlines()
+    assert isinstance(error, MujocoTorchError) and isinstance(error, ValueError)
+    assert lines[0] == "this release does not simulate the model exactly, 2 findings:"
+    assert lines[1].startswith("  integrator: the integrator implicit") and "Euler or RK4" in lines[1]
+    assert lines[2].startswith("  fluid: ") and "density 1.5" in lines[2] and len(lines) == 3
+    copy = pickle.loads(pickle.dumps(error))
+    assert copy.findings == error.findings and str(copy) == str(error)
+
+
+def test_feature_ids_are_unique_kebab_case_and_all_tested():
+    features = [rule.feature for rule in RULES]
+    assert len(set(features)) == len(features)
+    assert all(re.fullmatch("[a-z]+(-[a-z]+)*", feature) for feature in features)
+    assert set(features) == {case[0] for case in REFUSED} | {"callback", "disable-flag"}
+
+
+def test_the_table_lists_every_rule():
+    table = supported_table()
+    assert all(f"| `{rule.feature}` | {rule.refused} | {rule.hint} |" in table for rule in RULES)
+    assert all(f"| {area} | {what} |" in table for area, what in SUPPORTED)
+    assert table.count("\n|") == len(RULES) + len(SUPPORTED) + 3
