@@ -1,4 +1,4 @@
-"""Whole simulations beside MuJoCo C's: 1,000 steps together until chaos, and single steps all along a trajectory."""
+"""Simulations beside MuJoCo C's: 1,000 steps together until chaos, single steps all along a trajectory."""
 
 import mujoco
 import numpy as np
@@ -59,5 +59,5 @@ def test_single_steps_along_a_trajectory(name: str) -> None:
         if i % 5 == 0:
             after.append(testing.copy_state(mjm, mjd))
     m = mjt.put_model(mjm, dtype=torch.float64)
-    d = mjt.step(m, mjt.put_data(mjm, before, m))
-    testing.compare(mjm, d, after, testing.STATE_FIELDS, testing.SOLVED).raise_for_failures()
+    d = mjt.step(m, mjt.put_data(m, before))
+    testing.compare(m, d, after, testing.STATE_FIELDS, testing.SOLVED).raise_for_failures()

@@ -19,6 +19,7 @@ class OneLineGroup(TyperGroup):
     """Prints every usage error and every `CliError` as one line on stderr."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Runs the command; in standalone mode ends the process with its exit code."""
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **extra)
         sys.exit(self._guarded(*args, **extra))
@@ -32,9 +33,10 @@ class OneLineGroup(TyperGroup):
             return ExitCode.INTERRUPTED
         except Exception as error:
             # The usage errors of click, which newer typer versions carry under a private name.
-            if not hasattr(error, "format_message"):
+            message = getattr(error, "format_message", None)
+            if message is None:
                 raise
-            return _complain(one_line(error.format_message()) or "nothing to do: see mjt --help", ExitCode.BAD_USE)
+            return _complain(one_line(message()), ExitCode.BAD_USE)
 
 
 def _complain(message: str, code: ExitCode) -> ExitCode:
@@ -50,7 +52,7 @@ def _print_version(wanted: bool) -> None:
 
 app = typer.Typer(
     cls=OneLineGroup,
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -59,11 +61,15 @@ app = typer.Typer(
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """What the PyTorch compiler makes of a MuJoCo model."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(ExitCode.BAD_USE)
 
 
 app.command()(diagnose)
@@ -73,4 +79,4 @@ app.command()(info)
 
 def main() -> None:
     """Entry point of the `mjt` script."""
-    app()
+    app(prog_name="mjt")

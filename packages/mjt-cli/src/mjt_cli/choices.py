@@ -50,5 +50,7 @@ def parse_fail_on(text: str) -> frozenset[str]:
     kinds = {kind.strip() for kind in text.split(",") if kind.strip()} - {"none"}
     unknown = sorted(kinds - set(FINDING_KINDS))
     if unknown:
-        raise CliError(f"--fail-on {', '.join(unknown)}: unknown kind; choose from {', '.join(FINDING_KINDS)}")
+        raise CliError(
+            f"--fail-on {', '.join(unknown)}: unknown kind; choose from {', '.join(FINDING_KINDS)}"
+        )
     return frozenset(kinds)

@@ -23,7 +23,7 @@ def exit_code(report: Report, fail_on: Collection[str]) -> ExitCode:
 def _graph_breaks(report: Report) -> Iterator[Finding]:
     for broken in report.graph_breaks:
         yield Finding("graph-break", f"graph break during the {broken.call}: {one_line(broken.reason, 200)}")
-    if report.graphs > 1 and not report.graph_breaks:
+    if report.life and report.graphs != 1 and not report.graph_breaks:
         yield Finding("graph-break", f"the step was compiled into {report.graphs} graphs instead of one")
 
 
@@ -34,16 +34,19 @@ def _recompilations(report: Report) -> Iterator[Finding]:
 
 
 def _guards(report: Report) -> Iterator[Finding]:
-    for frame in report.guards.frames:
-        if frame.count > report.guards.budget:
-            yield Finding("guards", f"{frame.frame} has {frame.count} guards, more than {report.guards.budget}")
+    budget = report.guards.budget
+    for name in dict.fromkeys(frame.frame for frame in report.guards.frames):
+        count = max(frame.count for frame in report.guards.frames if frame.frame == name)
+        if count > budget:
+            yield Finding("guards", f"{name} has {count} guards, more than {budget}")
 
 
 def _overhead(report: Report) -> Iterator[Finding]:
     spent = report.overhead.microseconds if report.overhead else None
     if report.overhead and spent is not None and spent > report.overhead.budget:
         yield Finding(
-            "overhead", f"{spent:.0f} us of a call are outside kernels, more than {report.overhead.budget:.0f} us"
+            "overhead",
+            f"{spent:.0f} us of a call are outside kernels, more than {report.overhead.budget:.0f} us",
         )
 
 
@@ -53,7 +56,9 @@ def _parity(report: Report) -> Iterator[Finding]:
 
 def _nan(report: Report) -> Iterator[Finding]:
     if report.nan_worlds:
-        yield Finding("nan", f"the state of {report.nan_worlds} of {report.batch} worlds is not finite after the steps")
+        yield Finding(
+            "nan", f"the state of {report.nan_worlds} of {report.batch} worlds is not finite after the steps"
+        )
 
 
 def _cuda_graphs(report: Report) -> Iterator[Finding]:

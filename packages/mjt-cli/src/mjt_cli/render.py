@@ -1,14 +1,14 @@
-"""Prints reports for people, with rich. Data goes to stdout; `NO_COLOR` and pipes are honoured by rich itself."""
+"""Prints reports for people, on stdout; rich itself honours `NO_COLOR` and pipes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-import mujoco_torch as mjt
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+import mujoco_torch as mjt
 from mjt_cli.collect.environment import SETTINGS, Environment
 from mjt_cli.commands.verdict import Verdict
 from mjt_cli.errors import one_line
@@ -54,8 +54,7 @@ def _rows(report: Report) -> Iterable[tuple[str, str, str]]:
         return
     yield _mark(report.graphs == 1), "Graphs", str(report.graphs)
     yield _mark(not report.graph_breaks), "Graph breaks", str(len(report.graph_breaks))
-    calls = f"{len(report.recompilations)} in {len(report.life)} calls ({', '.join(c.name for c in report.life)})"
-    yield _mark(not report.recompilations), "Recompilations", calls
+    yield _mark(not report.recompilations), "Recompilations", _recompilations(report)
     yield _mark(report.guards.worst <= report.guards.budget), "Guards", _guards(report)
     yield PLAIN, "Compile time", _compile_time(report.compile_seconds)
     yield PLAIN, "Generated code", _code(report)
@@ -75,6 +74,11 @@ def _rows(report: Report) -> Iterable[tuple[str, str, str]]:
 
 def _mark(good: bool) -> str:
     return GOOD if good else BAD
+
+
+def _recompilations(report: Report) -> str:
+    names = ", ".join(dict.fromkeys(call.name.rstrip(" 0123456789") for call in report.life))
+    return f"{len(report.recompilations)} in {len(report.life)} calls ({names})"
 
 
 def _guards(report: Report) -> str:
@@ -97,9 +101,10 @@ def _compile_time(seconds: CompileSeconds) -> str:
 
 def _code(report: Report) -> str:
     code = report.code
+    operations = "" if code.ir_nodes is None else f"{code.ir_nodes} operations, "
     return (
-        f"{code.graph_nodes} graph nodes, {code.kernels} kernels, {code.library_calls} library calls, "
-        f"{code.lines:,} lines"
+        f"{code.graph_nodes} graph nodes, {operations}{code.kernels} kernels, "
+        f"{code.library_calls} library calls, {code.lines:,} lines"
     )
 
 
@@ -132,7 +137,9 @@ def _memory(report: Report) -> str:
 
 
 def _worst(comparison: Comparison) -> str:
-    return f"{_number(comparison.worst)} ({comparison.worst_field or 'all equal'}), tolerance {comparison.tolerance:.0e}"
+    if comparison.worst == 0.0:
+        return "all fields equal"
+    return f"{_number(comparison.worst)} ({comparison.worst_field}), tolerance {comparison.tolerance:.0e}"
 
 
 def _parity(comparison: Comparison) -> str:
@@ -198,7 +205,7 @@ def print_environment(found: Environment) -> None:
         _print_section(out, title, rows)
 
 
-def _print_section(out: Console, title: str, rows: dict[str, object]) -> None:
+def _print_section(out: Console, title: str, rows: Mapping[str, object]) -> None:
     out.print(f"[bold]{title}[/bold]")
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():

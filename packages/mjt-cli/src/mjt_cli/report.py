@@ -1,6 +1,6 @@
 """What `mjt diagnose` found, as plain values: the worker fills a `Report`, the parent prints it.
 
-`to_json` and `from_json` are the two directions of the documented JSON form (`schema_version` 1, docs/cli.md).
+`to_json` and `from_json` are the two directions of the JSON form of docs/cli.md (`schema_version` 1).
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class Guards:
 
     @property
     def worst(self) -> int:
+        """Guards of the frame that has most."""
         return max((frame.count for frame in self.frames), default=0)
 
 
@@ -108,9 +109,14 @@ class CompileSeconds:
 
 @dataclass
 class GeneratedCode:
-    """Size of what was compiled: FX nodes, fused kernels, calls of library operators, lines of source."""
+    """Size of what the first call compiled.
+
+    `graph_nodes` are those of Dynamo's graphs, `ir_nodes` the operations that Inductor then fused into `kernels` (None
+    where a cache spared it the work), `library_calls` the calls of operators it did not generate, `lines` of source.
+    """
 
     graph_nodes: int = 0
+    ir_nodes: int | None = None
     kernels: int = 0
     library_calls: int = 0
     lines: int = 0
@@ -118,7 +124,7 @@ class GeneratedCode:
 
 @dataclass
 class CudaGraphs:
-    """Whether CUDA graphs apply to this run (`reason` says why not), their partitions and what was skipped."""
+    """Whether CUDA graphs apply to this run (if not, `reason` says why), their partitions, the skips."""
 
     applies: bool
     reason: str = ""
@@ -137,7 +143,7 @@ class Overhead:
 
 @dataclass
 class Memory:
-    """Peak bytes: of the process above its imports (compiling included), of the steady steps alone, of the GPU."""
+    """Peak bytes: of the process above its imports (with compiling), of the steady steps, of the GPU."""
 
     process: int | None = None
     steady: int | None = None
@@ -146,7 +152,7 @@ class Memory:
 
 @dataclass
 class Comparison:
-    """Worst relative error of a comparison, field by field: |a - b| / max(1, |b|), both largest of the field."""
+    """Worst relative error of each field of a comparison: max|a - b| / max(1, max|b|) over the field."""
 
     errors: dict[str, float | None]
     tolerance: float
@@ -154,14 +160,17 @@ class Comparison:
 
     @property
     def worst_field(self) -> str:
+        """Name of the field with the largest error."""
         return max(self.errors, key=lambda name: _rank(self.errors[name]), default="")
 
     @property
     def worst(self) -> float | None:
+        """Largest error; None or NaN where a number was expected and there is none."""
         return self.errors.get(self.worst_field, 0.0)
 
     @property
     def within(self) -> bool:
+        """Whether all errors are within the tolerance."""
         return _rank(self.worst) <= self.tolerance
 
 
@@ -212,9 +221,8 @@ def _rank(error: float | None) -> float:
 
 
 def dumps(value: Any) -> str:
-    """Indented JSON of a dataclass or a plain value; numbers that JSON cannot hold become null."""
-    plain = dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
-    return json.dumps(_finite(plain), indent=2, allow_nan=False)
+    """Indented JSON of a plain value; numbers that JSON cannot hold become null."""
+    return json.dumps(_finite(value), indent=2, allow_nan=False)
 
 
 def to_json(report: Report) -> str:
@@ -239,12 +247,12 @@ def _finite(value: Any) -> Any:
 
 
 def _build(kind: Any, value: Any) -> Any:
-    """Rebuilds a value of the annotated type `kind` (dataclasses, lists of them, optional ones, plain values)."""
+    """Rebuilds a value of the annotated type `kind` (dataclasses, lists, optional and plain values)."""
     if value is None:
         return None
     if isinstance(kind, types.UnionType):
         kind = next(option for option in typing.get_args(kind) if option is not types.NoneType)
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return kind(**{name: _build(hints[name], item) for name, item in value.items()})
     if typing.get_origin(kind) is list:

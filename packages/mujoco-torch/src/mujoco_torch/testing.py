@@ -14,10 +14,12 @@ least ``SCALE_FLOOR``. An entry-wise relative error is meaningless for the many 
 to rounding (the y of a planar robot); the fields in ``ENTRYWISE``, which are positive and span many
 decades, do use it. Integer fields must be equal.
 
-Constraint rows and contacts are compared after ``get_data_into`` has compacted them to the ones C would
-list, in C's order. A different number of them is an infinite error of every field that lists them.
+Constraint rows and contacts are compacted first: of our static slots only the active ones count, which must
+be the rows and contacts C lists, in C's order. Another number of them is an infinite error of every field
+that lists them.
 """
 
+import collections
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,40 +59,40 @@ COMPONENT_FLOOR = 1e-4
 #: Smallest scale of any field; below it a field is rounding noise (forces of an unloaded robot at 1e-17).
 SCALE_FLOOR = 1e-6
 
-ENTRYWISE = frozenset({"efc_D", "efc_R", "efc_diagA"})
+ENTRYWISE = frozenset({"efc_D"})
 
-MATRIX_FIELDS = ("xmat", "ximat", "geom_xmat", "site_xmat", "cam_xmat")
-POSE_FIELDS = (
-    "xpos", "xquat", "xmat", "xipos", "xiquat", "ximat", "xanchor", "xaxis",
-    "geom_xpos", "geom_xquat", "geom_xmat", "site_xpos", "site_xquat", "site_xmat",
-)  # fmt: skip
 STATE_FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart")
 INPUT_FIELDS = ("ctrl", "qfrc_applied", "xfrc_applied")
+POSE_FIELDS = (
+    "xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "geom_xpos", "geom_xmat", "site_xpos",
+    "site_xmat",
+)  # fmt: skip
 COM_FIELDS = ("subtree_com", "cinert", "cdof")
 CAMERA_FIELDS = ("cam_xpos", "cam_xmat", "light_xpos", "light_xdir")
 INERTIA_FIELDS = ("crb", "M")
+CONTACT_FIELDS = (
+    "ncon", "contact.geom", "contact.dim", "contact.includemargin", "contact.friction", "contact.dist",
+    "contact.pos", "contact.frame",
+)  # fmt: skip
 TRANSMISSION_FIELDS = ("actuator_length", "actuator_moment")
 COM_VELOCITY_FIELDS = ("cvel", "cdof_dot")
 PASSIVE_FIELDS = ("qfrc_spring", "qfrc_damper", "qfrc_passive")
+ROW_FIELDS = ("nefc", "efc_J", "efc_pos", "efc_D", "efc_vel", "efc_aref")
 ACTUATION_FIELDS = ("act_dot", "actuator_force", "qfrc_actuator")
 ACCELERATION_FIELDS = ("qfrc_smooth", "qacc_smooth")
 SOLVE_FIELDS = ("qacc", "qfrc_constraint", "efc_force")
-CONTACT_FIELDS = (
-    "contact.geom", "contact.dim", "contact.dist", "contact.pos", "contact.frame", "contact.includemargin",
-    "contact.friction", "contact.solref", "contact.solreffriction", "contact.solimp",
+POSITION_FIELDS = (
+    *POSE_FIELDS, *COM_FIELDS, *CAMERA_FIELDS, *INERTIA_FIELDS, "qLD", *CONTACT_FIELDS, *TRANSMISSION_FIELDS,
 )  # fmt: skip
-ROW_FIELDS = ("efc_type", "efc_id", "efc_J", "efc_pos", "efc_margin", "efc_frictionloss", "efc_D", "efc_R")
-REFERENCE_FIELDS = ("efc_KBIP", "efc_vel", "efc_aref")
-COUNT_FIELDS = ("ne", "nf", "nl", "nefc", "ncon")
+VELOCITY_FIELDS = ("actuator_velocity", *COM_VELOCITY_FIELDS, *PASSIVE_FIELDS, "qfrc_bias", *ROW_FIELDS)
 
 #: Every field `expected` knows, in the order of the pipeline: the first field in error points at the cause.
 FIELDS: tuple[str, ...] = (
-    *STATE_FIELDS, *INPUT_FIELDS, *POSE_FIELDS, *COM_FIELDS, *CAMERA_FIELDS, *INERTIA_FIELDS, "ncon",
-    *CONTACT_FIELDS, *COUNT_FIELDS[:-1], *ROW_FIELDS, *TRANSMISSION_FIELDS, "actuator_velocity",
-    *COM_VELOCITY_FIELDS, *PASSIVE_FIELDS, *REFERENCE_FIELDS, "qfrc_bias", *ACTUATION_FIELDS,
-    *ACCELERATION_FIELDS, *SOLVE_FIELDS,
+    *STATE_FIELDS, *INPUT_FIELDS, *POSITION_FIELDS, *VELOCITY_FIELDS, *ACTUATION_FIELDS, *ACCELERATION_FIELDS,
+    *SOLVE_FIELDS,
 )  # fmt: skip
 
+_MATRIX_FIELDS = frozenset({"xmat", "ximat", "geom_xmat", "site_xmat", "cam_xmat"})
 _SOLVED_FIELDS = frozenset({*SOLVE_FIELDS, "qacc_warmstart"})
 _INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 
@@ -130,8 +132,8 @@ def perturbed_states(
     they rest or slide in contact, with the warm start of a running simulation.
 
     Args:
-      settle: least number of C steps of the odd worlds; twice as many where they do not lead to a contact. They
-        are skipped where C reports a bad state on the way.
+      settle: least number of C steps of the odd worlds; twice as many where they do not lead to a contact.
+        They are skipped where C reports a bad state on the way.
       scale: multiplies every random displacement, velocity and force.
     """
     rng = np.random.default_rng(seed)
@@ -186,8 +188,10 @@ def _settled(mjm: mujoco.MjModel, start: mujoco.MjData, nstep: int) -> mujoco.Mj
 def expected(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> dict[str, np.ndarray]:
     """Returns C's value of every field in `FIELDS`, in the shapes of `Data` without the world axis.
 
-    Matrices are 3x3, M, actuator_moment and efc_J dense: (nv, nv), (nu, nv), (nefc, nv). Nothing is
-    computed: fields are what the last C function left in `mjd`. Arrays are copies.
+    Matrices are 3x3; M, qLD, actuator_moment and efc_J are dense: (nv, nv), (nv, nv), (nu, nv), (nefc, nv).
+    qLD is our Cholesky factor of C's M (C keeps L'DL), zero while M is. Only what C lists is there: ncon
+    contacts, nefc rows. Nothing is computed: fields are what the last C function left in `mjd`. Arrays are
+    copies.
     """
     return {name: _reference(mjm, mjd, name) for name in FIELDS}
 
@@ -198,7 +202,7 @@ def _reference(mjm: mujoco.MjModel, mjd: mujoco.MjData, name: str) -> np.ndarray
     if name.startswith("contact."):
         return _contact_field(mjd, name.removeprefix("contact."))
     value = np.array(getattr(mjd, name))
-    return value.reshape(-1, 3, 3) if name in MATRIX_FIELDS else value
+    return value.reshape(-1, 3, 3) if name in _MATRIX_FIELDS else value
 
 
 def _contact_field(mjd: mujoco.MjData, name: str) -> np.ndarray:
@@ -210,6 +214,11 @@ def _dense_mass(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
     dense = np.zeros((mjm.nv, mjm.nv))
     mujoco.mj_fullM(mjm, mjd, dense)
     return dense
+
+
+def _cholesky_mass(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
+    mass = _dense_mass(mjm, mjd)
+    return np.linalg.cholesky(mass) if mass.any() else mass
 
 
 def _dense_moment(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
@@ -232,6 +241,7 @@ def _dense_jacobian(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
 
 _DENSE: dict[str, Callable[[mujoco.MjModel, mujoco.MjData], np.ndarray]] = {
     "M": _dense_mass,
+    "qLD": _cholesky_mass,
     "actuator_moment": _dense_moment,
     "efc_J": _dense_jacobian,
 }
@@ -308,66 +318,68 @@ class Report:
 
 
 def compare(
-    mjm: mujoco.MjModel,
+    m: mjt.Model,
     d: mjt.Data,
     mjds: mujoco.MjData | Sequence[mujoco.MjData],
-    fields: Iterable[str] | None = None,
+    fields: Iterable[str] = FIELDS,
     rtol: float | Mapping[str, float] | None = None,
 ) -> Report:
     """Compares `d` with one MjData per world.
 
     Args:
+      m: our model.
       d: our data, batch size (nworld,), or () with a single MjData.
       mjds: C's data of the worlds, as left by the C function to compare with.
-      fields: names to compare (see `FIELDS`); None is all those that both sides have.
+      fields: names to compare, of `FIELDS`.
       rtol: one tolerance, a table of them by field, or None for the module's SMOOTH, GEOMETRY and SOLVED.
         A field the table lacks takes the module's.
 
     Raises:
       ValueError: the number of worlds differs.
-      AttributeError: a field named in `fields` that `Data` lacks.
+      AttributeError: an unknown field.
     """
     single = isinstance(mjds, mujoco.MjData)
     references = [mjds] if single else list(mjds)
-    batch = (len(references),) if not single else ()
+    batch = () if single else (len(references),)
     if tuple(d.batch_size) != batch:
         raise ValueError(f"data has batch size {tuple(d.batch_size)}, the MjData given make {batch}")
-    names = [name for name in FIELDS if _has_field(d, name)] if fields is None else list(fields)
-    compacted = _compacted(mjm, d, references, single) if any(map(_is_listed, names)) else []
     errors = []
-    for name in names:
-        if _is_listed(name):
-            ours = [_reference(mjm, mjd, name) for mjd in compacted]
-        else:
-            ours = _world_arrays(d, name, single)
-        theirs = [_reference(mjm, mjd, name) for mjd in references]
+    for name in fields:
+        ours = _worlds_of(m, d, name, single)
+        theirs = [_reference(mjd.model, mjd, name) for mjd in references]
         errors.append(_field_error(name, ours, theirs, _tolerance(name, rtol)))
     return Report(tuple(errors))
 
 
-def _is_listed(name: str) -> bool:
-    """True for fields whose first axis lists the active rows or contacts, and for their counts."""
-    return name.startswith(("contact.", "efc_")) or name in COUNT_FIELDS
+def _worlds_of(m: mjt.Model, d: mjt.Data, name: str, single: bool) -> list[np.ndarray]:
+    """Our value of a field for every world; of rows and contacts only the active ones."""
 
+    def worlds(x: torch.Tensor) -> list[np.ndarray]:
+        x = x.detach().cpu()
+        return list((x.unsqueeze(0) if single else x).numpy())
 
-def _has_field(d: mjt.Data, name: str) -> bool:
     if name.startswith("contact."):
-        # What is static of a contact (friction, solref, ...) belongs to the model; get_data_into writes it.
-        return True
-    return hasattr(d, name)
+        active = [np.isfinite(dist) for dist in worlds(d.contact.dist)]
+        name = name.removeprefix("contact.")
+        slots = (
+            [_static_slots(m, name)] * len(active) if name in _STATIC else worlds(getattr(d.contact, name))
+        )
+        return [slot[mask] for slot, mask in zip(slots, active, strict=True)]
+    values = worlds(getattr(d, name))
+    if name.startswith("efc_"):
+        values = [value[mass > 0] for value, mass in zip(values, worlds(d.efc_D), strict=True)]
+    return values
 
 
-def _compacted(
-    mjm: mujoco.MjModel, d: mjt.Data, references: Sequence[mujoco.MjData], single: bool
-) -> list[mujoco.MjData]:
-    results = [mujoco.MjData(mjm) for _ in references]
-    mjt.get_data_into(results[0] if single else results, mjm, d)
-    return results
+#: What of a contact does not change with the state, by its shape per slot.
+_STATIC = {"geom": (2,), "dim": (), "includemargin": (), "friction": (5,)}
 
 
-def _world_arrays(d: mjt.Data, name: str, single: bool) -> list[np.ndarray]:
-    value = getattr(d, name).detach().cpu().numpy()
-    return [value] if single else list(value)
+def _static_slots(m: mjt.Model, name: str) -> np.ndarray:
+    value = getattr(m, f"contact_{name}")
+    if isinstance(value, torch.Tensor):
+        value = value[..., 0].detach().cpu().numpy().T
+    return np.reshape(value, (m.nconmax, *_STATIC[name]))
 
 
 def _tolerance(name: str, rtol: float | Mapping[str, float] | None) -> float:
@@ -466,43 +478,33 @@ def _rungekutta4(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> None:
     mujoco.mj_RungeKutta(mjm, mjd, 4)
 
 
-_KINEMATICS = (mujoco.mj_kinematics,)
-_COM = (*_KINEMATICS, mujoco.mj_comPos)
-_INERTIA = (*_COM, mujoco.mj_makeM)
+_COM = (mujoco.mj_kinematics, mujoco.mj_comPos)
 _POSITION = (mujoco.mj_fwdPosition,)
 _COM_VELOCITY = (*_POSITION, mujoco.mj_comVel)
 _VELOCITY = (*_POSITION, mujoco.mj_fwdVelocity)
 _ACTUATION = (*_VELOCITY, mujoco.mj_fwdActuation)
 _ACCELERATION = (*_ACTUATION, mujoco.mj_fwdAcceleration)
-
-_CONSTRAINT_FIELDS = (*COUNT_FIELDS[:-1], *ROW_FIELDS)
-_POSITION_FIELDS = (
-    *POSE_FIELDS, *COM_FIELDS, *CAMERA_FIELDS, *INERTIA_FIELDS, "ncon", *CONTACT_FIELDS, *_CONSTRAINT_FIELDS,
-    *TRANSMISSION_FIELDS,
-)  # fmt: skip
-_VELOCITY_FIELDS = ("actuator_velocity", *COM_VELOCITY_FIELDS, *PASSIVE_FIELDS, "qfrc_bias")
+_MAKE_CONSTRAINT = (mujoco.mj_makeConstraint, mujoco.mj_referenceConstraint)
 
 #: Every public stage, in pipeline order, by name.
 STAGES: dict[str, Stage] = {
     stage.name: stage
     for stage in (
-        Stage("kinematics", (), _KINEMATICS, POSE_FIELDS),
-        Stage("com_pos", _KINEMATICS, (mujoco.mj_comPos,), COM_FIELDS),
+        Stage("kinematics", (), (mujoco.mj_kinematics,), POSE_FIELDS),
+        Stage("com_pos", (mujoco.mj_kinematics,), (mujoco.mj_comPos,), COM_FIELDS),
         Stage("camlight", _COM, (mujoco.mj_camlight,), CAMERA_FIELDS),
         Stage("crb", _COM, (mujoco.mj_makeM,), INERTIA_FIELDS),
-        Stage("collision", _COM, (mujoco.mj_collision,), ("ncon", *CONTACT_FIELDS), GEOMETRY),
-        Stage(
-            "make_constraint",
-            (*_INERTIA, mujoco.mj_factorM, mujoco.mj_collision),
-            (mujoco.mj_makeConstraint, mujoco.mj_referenceConstraint),
-            (*_CONSTRAINT_FIELDS, *REFERENCE_FIELDS),
-        ),
+        Stage("factor_m", (*_COM, mujoco.mj_makeM), (mujoco.mj_factorM,), ("qLD",)),
+        Stage("collision", _COM, (mujoco.mj_collision,), CONTACT_FIELDS, GEOMETRY),
         Stage("transmission", _COM, (mujoco.mj_transmission,), TRANSMISSION_FIELDS),
-        Stage("fwd_position", (), _POSITION, _POSITION_FIELDS, None),
+        Stage("fwd_position", (), _POSITION, POSITION_FIELDS, None),
         Stage("com_vel", _POSITION, (mujoco.mj_comVel,), COM_VELOCITY_FIELDS),
         Stage("passive", _COM_VELOCITY, (mujoco.mj_passive,), PASSIVE_FIELDS),
         Stage("rne", _COM_VELOCITY, (_rne,), ("qfrc_bias",)),
-        Stage("fwd_velocity", _POSITION, (mujoco.mj_fwdVelocity,), _VELOCITY_FIELDS),
+        Stage(
+            "make_constraint", (*_COM, mujoco.mj_comVel, mujoco.mj_collision), _MAKE_CONSTRAINT, ROW_FIELDS
+        ),
+        Stage("fwd_velocity", _POSITION, (mujoco.mj_fwdVelocity,), VELOCITY_FIELDS),
         Stage("fwd_actuation", _VELOCITY, (mujoco.mj_fwdActuation,), ACTUATION_FIELDS),
         Stage("fwd_acceleration", _ACTUATION, (mujoco.mj_fwdAcceleration,), ACCELERATION_FIELDS),
         Stage("solve", _ACCELERATION, (mujoco.mj_fwdConstraint,), SOLVE_FIELDS, SOLVED, solves=True),
@@ -531,13 +533,13 @@ def stage_parity(
     """
     stage = STAGES[stage] if isinstance(stage, str) else stage
     mjm = converged(mjm) if stage.solves else mjm
-    inputs = [_run(mjm, copy_state(mjm, state), stage.prior) for state in states]
+    mjds = [_run(mjm, copy_state(mjm, state), stage.prior) for state in states]
     m = mjt.put_model(mjm, device=device, dtype=torch.float64)
-    d = getattr(mjt, stage.name)(m, mjt.put_data(mjm, inputs, m))
-    references = [_run(mjm, mjd, stage.run) for mjd in inputs]
-    fields = [name for name in stage.fields if _has_field(d, name)]
-    report = compare(mjm, d, references, fields, stage.rtol)
-    return dataclasses.replace(report, title=f"{stage.name}: parity with MuJoCo C, {len(references)} worlds")
+    d = getattr(mjt, stage.name)(m, mjt.put_data(m, mjds))
+    for mjd in mjds:
+        _run(mjm, mjd, stage.run)
+    report = compare(m, d, mjds, stage.fields, stage.rtol)
+    return dataclasses.replace(report, title=f"{stage.name}: parity with MuJoCo C, {len(mjds)} worlds")
 
 
 def _run(mjm: mujoco.MjModel, mjd: mujoco.MjData, functions: Iterable[CFunction]) -> mujoco.MjData:
@@ -569,6 +571,7 @@ FLOAT32_TOLERANCES: dict[str, tuple[float, float]] = {
 #: Distance from the activation threshold below which float32 may list a contact that float64 does not [m].
 GRAZING = 1e-5
 _DOWNSTREAM_OF_ACTUATION = frozenset({"qfrc_smooth", "qacc_smooth", "qfrc_constraint", "qacc"})
+_THRESHOLD_FIELDS = ("contact.geom", "contact.dist", "contact.includemargin")
 _ROUNDING = 8.0 * float(np.finfo(np.float32).eps)
 
 
@@ -586,22 +589,22 @@ def float32_parity(
     mjm = converged(mjm, tolerance=1e-8)
     references = [_rounded(mjm, state) for state in states]
     m = mjt.put_model(mjm, device=device, dtype=torch.float32)
-    d = mjt.forward(m, mjt.put_data(mjm, references, m))
+    d = mjt.forward(m, mjt.put_data(m, references))
     for mjd in references:
         mujoco.mj_forward(mjm, mjd)
-    compacted = _compacted(mjm, d, references, single=False)
+    fields = {
+        name: _worlds_of(m, d, name, single=False) for name in (*FLOAT32_TOLERANCES, *_THRESHOLD_FIELDS)
+    }
     errors = [FieldError(name, 0.0, 1.0) for name in FLOAT32_TOLERANCES]
     contact_error = FieldError("ncon", 0.0, 0.0)
     for world, mjd in enumerate(references):
-        ours = {name: _world_arrays(d, name, False)[world].astype(np.float64) for name in FLOAT32_TOLERANCES}
-        contact_error = max(
-            contact_error, _pair_count_error(world, compacted[world], mjd), key=lambda e: e.error
-        )
-        found = _float32_errors(mjm, mjd, ours, world, grazing=_grazing(mjd) or _grazing(compacted[world]))
+        ours = {name: values[world].astype(np.float64) for name, values in fields.items()}
+        theirs = {name: _reference(mjm, mjd, name) for name in _THRESHOLD_FIELDS}
+        contact_error = max(contact_error, _pair_count_error(world, ours, theirs), key=lambda e: e.error)
+        found = _float32_errors(mjm, mjd, ours, world, grazing=_grazing(ours).any() or _grazing(theirs).any())
         errors = [max(pair, key=lambda e: e.error) for pair in zip(errors, found, strict=True)]
-    return Report(
-        (*errors, contact_error), f"forward in float32: {len(references)} worlds, errors in tolerances"
-    )
+    title = f"forward in float32: {len(references)} worlds, errors in tolerances"
+    return Report((*errors, contact_error), title)
 
 
 def _rounded(mjm: mujoco.MjModel, state: mujoco.MjData) -> mujoco.MjData:
@@ -632,24 +635,23 @@ def _float32_errors(
     return errors
 
 
-def _grazing(mjd: mujoco.MjData) -> bool:
-    return bool(np.any(np.abs(mjd.contact.dist - mjd.contact.includemargin) <= GRAZING))
+def _grazing(contacts: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Which contacts are so near their threshold that float32 may decide otherwise, (ncon,)."""
+    return np.abs(contacts["contact.dist"] - contacts["contact.includemargin"]) <= GRAZING
 
 
-def _pair_count_error(world: int, ours: mujoco.MjData, reference: mujoco.MjData) -> FieldError:
+def _pair_count_error(
+    world: int, ours: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]
+) -> FieldError:
     mine, theirs = _pair_counts(ours), _pair_counts(reference)
     error = 0.0 if mine == theirs else float("inf")
-    return FieldError("ncon", error, 0.0, world, (), str(sum(mine.values())), str(sum(theirs.values())))
+    return FieldError("ncon", error, 0.0, world, (), str(mine.total()), str(theirs.total()))
 
 
-def _pair_counts(mjd: mujoco.MjData) -> dict[tuple[int, int], int]:
+def _pair_counts(contacts: Mapping[str, np.ndarray]) -> collections.Counter[tuple[int, ...]]:
     """Number of contacts of every geom pair, those near their threshold left out."""
-    counts: dict[tuple[int, int], int] = {}
-    clear = np.abs(mjd.contact.dist - mjd.contact.includemargin) > GRAZING
-    for geom1, geom2 in np.sort(mjd.contact.geom[clear], axis=1):
-        pair = int(geom1), int(geom2)
-        counts[pair] = counts.get(pair, 0) + 1
-    return counts
+    clear = contacts["contact.geom"][~_grazing(contacts)]
+    return collections.Counter(tuple(int(geom) for geom in pair) for pair in np.sort(clear, axis=1))
 
 
 def _actuation_bounds(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> dict[str, np.ndarray]:
@@ -693,16 +695,37 @@ def _inertia_bounds(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> dict[str, np.nda
 
 
 def _inertia_magnitude(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
-    """M computed from the absolute values of all terms summed into it, (nv, nv)."""
+    """M computed from the absolute values of all terms summed into it, (nv, nv).
+
+    To MuJoCo's recipe it adds the terms behind the lever arms: they are differences of world positions, whose
+    rounding grows with the distance from the world's origin.
+    """
+    reach = np.abs(mjd.xipos).max()
     spatial = np.abs(np.stack([_spatial_inertia(cinert) for cinert in mjd.cinert]))
+    spatial += reach * mjm.body_mass[:, None, None] * _LEVER
     for body in range(mjm.nbody - 1, 0, -1):
         spatial[mjm.body_parentid[body]] += spatial[body]
     cdof = np.abs(mjd.cdof)
-    full = np.einsum("ik,jkl,jl->ji", cdof, spatial[mjm.dof_bodyid], cdof)
-    rows = np.repeat(np.arange(mjm.nv), mjm.M_rownnz)
-    lower = np.zeros((mjm.nv, mjm.nv))
-    lower[rows, mjm.M_colind] = full[rows, mjm.M_colind]
+    cdof[:, 3:] += reach * (cdof[:, :3] @ _LEVER[:3, 3:])
+    full = np.einsum("jk,ikl,il->ij", cdof, spatial[mjm.dof_bodyid], cdof)
+    lower = full * _dof_ancestors(mjm)
     return np.maximum(lower, lower.T) + np.diag(mjm.dof_armature)
+
+
+def _dof_ancestors(mjm: mujoco.MjModel) -> np.ndarray:
+    """True at [i, j] if dof j is i or an ancestor of it, (nv, nv).
+
+    The sparsity pattern of M is smaller: C leaves out what is zero for a body framed by its inertia.
+    """
+    ancestors = np.eye(mjm.nv, dtype=bool)
+    for dof in range(mjm.nv):
+        if mjm.dof_parentid[dof] >= 0:
+            ancestors[dof] |= ancestors[mjm.dof_parentid[dof]]
+    return ancestors
+
+
+#: Where lever arms stand in a spatial inertia: rotation about one axis, translation along another.
+_LEVER = np.kron(np.array([[0.0, 1.0], [1.0, 0.0]]), 1.0 - np.eye(3))
 
 
 def _spatial_inertia(cinert: np.ndarray) -> np.ndarray:
@@ -811,7 +834,7 @@ def _our_trajectories(
     device: torch.device | str | None,
 ) -> list[Trajectory]:
     m = mjt.put_model(mjm, device=device, dtype=torch.float64)
-    d = mjt.put_data(mjm, [copy_state(mjm, state) for state in states], m)
+    d = mjt.put_data(m, [copy_state(mjm, state) for state in states])
     qpos, qvel = [], []
     with torch.no_grad():
         for i in range(nstep):

@@ -1,1 +1,1 @@
-"""Gathers the facts that the commands report: in this process (models, environment) or in a worker (compiling)."""
+"""Gathers the facts that the commands report, in this process or (compiling) in a worker."""

@@ -98,7 +98,9 @@ def _compiling() -> Capability:
         return Capability("torch.compile", False, f"turned off by {', '.join(turned_off)}")
     compiler = _compiler()
     if compiler is None:
-        return Capability("torch.compile", False, "no C++ compiler found: install g++ (macOS: clang++), or set CXX")
+        return Capability(
+            "torch.compile", False, "no C++ compiler found: install g++ (macOS: clang++), or set CXX"
+        )
     return Capability("torch.compile", True, compiler)
 
 

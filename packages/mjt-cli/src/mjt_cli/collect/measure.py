@@ -15,8 +15,12 @@ from mjt_cli.collect import torch_private
 from mjt_cli.report import Overhead
 
 OVERHEAD_CALLS = 20
-CPU_METHOD = "median over calls of wall time less time inside generated kernels and library calls; an upper bound"
-CUDA_METHOD = "mean over calls of wall time less time of GPU kernels, from torch.profiler; zero where the GPU is full"
+CPU_METHOD = (
+    "median over calls of wall time less time inside generated kernels and library calls; an upper bound"
+)
+CUDA_METHOD = (
+    "mean over calls of wall time less time of GPU kernels, from torch.profiler; zero where the GPU is full"
+)
 
 
 def synchronize(device: str) -> None:
@@ -74,7 +78,7 @@ def process_peak() -> int:
 
 
 def peak_of(run: Callable[[], object]) -> int | None:
-    """Bytes by which resident memory rose at most during `run`; None where the system cannot tell (not Linux)."""
+    """Bytes by which resident memory rose at most during `run`; None where the system cannot tell."""
     clear = Path("/proc/self/clear_refs")
     try:
         clear.write_text("5", encoding="ascii")

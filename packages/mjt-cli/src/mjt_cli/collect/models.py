@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mujoco
-import mujoco_torch as mjt
 
+import mujoco_torch as mjt
 from mjt_cli.errors import CliError, ExitCode, one_line
 
 
@@ -21,7 +21,7 @@ class LoadedModel:
 
 
 def load_model(text: str) -> LoadedModel:
-    """Loads MJCF, URDF (.xml, .urdf) or a binary model (.mjb); raises `CliError` with one line saying why not."""
+    """Loads MJCF, URDF or a binary model (.mjb); raises `CliError` saying why not."""
     path = _find(text)
     try:
         mjm = _load(path)
@@ -43,7 +43,7 @@ def _find(text: str) -> Path:
     try:
         path = Path(mjt.model_path(text))
     except OSError as error:
-        raise CliError(f"{text}: {error.strerror or error}") from error
+        raise CliError(str(error)) from error
     if not path.is_file():
         raise CliError(f"{text}: not a file")
     return path

@@ -11,8 +11,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import IO, Any
 
@@ -55,8 +55,8 @@ def run_worker(job: Job, *, timeout: float, phase: Callable[[str], None]) -> Rep
 
 
 @contextmanager
-def cache_environment(caches: str) -> Iterator[dict[str, str]]:
-    """The environment of the worker: with empty compile caches that are removed afterwards, or the user's own."""
+def cache_environment(caches: str) -> Generator[dict[str, str]]:
+    """The environment of the worker: with empty compile caches, removed afterwards, or the user's own."""
     if caches == "warm":
         yield dict(os.environ)
         return
@@ -105,10 +105,8 @@ def death_note(status: int, log: IO[bytes]) -> str:
 def end(worker: subprocess.Popen[str]) -> None:
     """Ends the worker and the compilers it started."""
     if worker.poll() is None:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(worker.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     worker.wait()
     if worker.stdout:
         worker.stdout.close()

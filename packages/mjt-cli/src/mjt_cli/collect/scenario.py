@@ -1,17 +1,23 @@
-"""The scripted life of a batch: the calls a training loop makes, none of which should compile anything again."""
+"""The scripted life of a batch: the calls a training loop makes; only the first should compile."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import mujoco
-import mujoco_torch as mjt
 import numpy as np
 import torch
 
+import mujoco_torch as mjt
+
 FED_BACK_STEPS = 3
 INITIAL_SPEED = 0.01
+
+# Torch annotates these for tensors only; they take whole batches of data as well.
+stack: Callable[..., Any] = torch.stack
+where: Callable[..., Any] = torch.where
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class Scene:
 
 
 def make_scene(mjm: mujoco.MjModel, *, batch: int, dtype: torch.dtype, device: str, seed: int = 0) -> Scene:
-    """Puts the model on the device and draws controls within their ranges, (batch, nu), and velocities, (batch, nv)."""
+    """Puts the model on the device; draws controls in their ranges, (batch, nu), velocities, (batch, nv)."""
     rng = np.random.default_rng(seed)
     limited = np.asarray(mjm.actuator_ctrllimited, dtype=bool)[:, None]
     low, high = np.where(limited, mjm.actuator_ctrlrange, [-1.0, 1.0]).T
@@ -50,7 +56,7 @@ def make_scene(mjm: mujoco.MjModel, *, batch: int, dtype: torch.dtype, device: s
 
 
 def life(scene: Scene, step: Callable[[mjt.Data], mjt.Data]) -> Iterator[tuple[str, Callable[[], mjt.Data]]]:
-    """Yields the calls of the life, one at a time, each with its name; the caller runs a call before the next.
+    """Yields the calls of the life, each with its name; the caller runs one before it takes the next.
 
     `step` takes the data of all worlds and returns the data after one step.
     """
@@ -74,16 +80,16 @@ def life(scene: Scene, step: Callable[[mjt.Data], mjt.Data]) -> Iterator[tuple[s
 def masked_reset(scene: Scene, d: mjt.Data) -> mjt.Data:
     """Every second world starts again: `torch.where` over all fields with a mask of shape (batch,)."""
     mask = torch.arange(scene.batch, device=scene.ctrl.device) % 2 == 0
-    return torch.where(mask, scene.fresh(), d)
+    return where(mask, scene.fresh(), d)
 
 
 def stacked_data(scene: Scene) -> mjt.Data:
     """`torch.stack` of single worlds."""
     one = mjt.make_data(scene.m)
-    return scene.excited(torch.stack([one] * scene.batch))
+    return scene.excited(stack([one] * scene.batch))
 
 
 def copied_data(scene: Scene) -> mjt.Data:
-    """`put_data` of one MjData per world."""
+    """`put_data`, under its alias, of one MjData per world."""
     mjd = mujoco.MjData(scene.mjm)
-    return scene.excited(mjt.put_data(scene.mjm, [mjd] * scene.batch, scene.m))
+    return scene.excited(mjt.device_put([mjd] * scene.batch, scene.m))

@@ -1,11 +1,12 @@
 """Every private interface of torch that `mjt` reads, in one file (written for torch 2.11 to 2.14).
 
-Nothing else in this package imports a name with an underscore from torch. What is used, and what would replace it:
+Nothing else in this package uses a name of torch with an underscore. What is used:
 
-* `torch._dynamo.utils.get_compilation_metrics`: one record per compiled frame (guards, phases, recompile reason);
+* `torch._dynamo.utils.get_compilation_metrics`: one record per compiled frame (guards, phases, reason);
 * `torch._dynamo.utils.counters`: the number of captured graphs;
 * loggers named `*.__graph_breaks` and `*.__cudagraphs`: the texts of `TORCH_LOGS=graph_breaks,cudagraphs`;
-* `torch._inductor.codecache.PyCodeCache.modules`: the Python modules Inductor generated, to count and time kernels;
+* `torch._inductor.codecache.PyCodeCache.modules`: generated modules, to count and time their kernels;
+* `torch._inductor.metrics`: the number of operations before fusion;
 * `torch._dynamo.reset` and `PyCodeCache.cache_clear`: forget compiled code.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,17 +24,19 @@ from typing import Any
 
 import torch
 import torch._dynamo
+import torch._inductor.metrics as inductor_metrics
 from torch._inductor.codecache import PyCodeCache
 
 KERNEL = re.compile(r"^(\w+) = async_compile\.\w+\(", re.MULTILINE)
 LIBRARY_CALL = re.compile(r"\bextern_kernels\.\w+\(|\btorch\.ops\.\w+\.\w+\.\w+\(")
 STACK_MARK = "User code traceback:"
 REASON_MARK = "Graph Break Reason:"
+STACK_FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)\n +(.+)')
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What the compiler recorded about one compilation of one Python frame; times in seconds, each phase alone."""
+    """One compilation of one Python frame as the compiler recorded it; seconds of each phase alone."""
 
     name: str
     compile_id: str
@@ -50,7 +53,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class LoggedGraphBreak:
-    """A graph break as the compiler logged it."""
+    """A graph break as the compiler logged it; a line of the stack reads `file:line in function: code`."""
 
     reason: str
     user_stack: tuple[str, ...]
@@ -62,6 +65,7 @@ def reset() -> None:
     torch._dynamo.utils.counters.clear()
     torch._dynamo.utils.clear_compilation_metrics()
     PyCodeCache.cache_clear()
+    inductor_metrics.reset()
 
 
 def graphs_captured() -> int:
@@ -77,7 +81,7 @@ def take_frames() -> list[Frame]:
 
 
 def _frame(record: Any) -> Frame:
-    """The phases of torch's record contain each other (frame > AOTAutograd > Inductor > code > C++); take them apart."""
+    """Takes apart torch's phases, which contain each other: frame > AOTAutograd > Inductor > code > C++."""
     nested = [
         (getattr(record, name, None) or 0) / 1e6
         for name in (
@@ -90,7 +94,7 @@ def _frame(record: Any) -> Frame:
     ]
     alone = [max(0.0, outer - inner) for outer, inner in zip(nested, [*nested[1:], 0.0], strict=True)]
     return Frame(
-        record.co_name,
+        f"{record.co_name} ({Path(record.co_filename or '').name}:{record.co_firstlineno})",
         str(record.compile_id),
         record.recompile_reason or "",
         record.guard_count or 0,
@@ -109,6 +113,7 @@ class CompilerLog(logging.Handler):
         self.cuda_graphs: list[tuple[bool, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Sorts one record into the two lists."""
         message = record.getMessage()
         if record.name.endswith(".__graph_breaks"):
             self.graph_breaks.extend(_parse_graph_break(message))
@@ -117,11 +122,13 @@ class CompilerLog(logging.Handler):
 
 
 @contextmanager
-def compiler_log() -> Iterator[CompilerLog]:
+def compiler_log() -> Generator[CompilerLog]:
     """Listens to the compiler's loggers (those of CUDA graphs exist once something was compiled)."""
     handler = CompilerLog()
     suffixes = (".__graph_breaks", ".__cudagraphs")
-    loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.endswith(suffixes)]
+    loggers = [
+        logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.endswith(suffixes)
+    ]
     before = [(logger, logger.level, logger.propagate) for logger in loggers]
     for logger in loggers:
         logger.addHandler(handler)
@@ -141,8 +148,15 @@ def _parse_graph_break(message: str) -> list[LoggedGraphBreak]:
     if REASON_MARK not in head:
         return []
     reason = head.partition(REASON_MARK)[2]
-    lines = tuple(line.strip() for line in stack.splitlines() if line.strip())
-    return [LoggedGraphBreak(" ".join(reason.split()), lines)]
+    frames = tuple(
+        f"{file}:{line} in {name}: {code}" for file, line, name, code in STACK_FRAME.findall(stack)
+    )
+    return [LoggedGraphBreak(" ".join(reason.split()), frames)]
+
+
+def ir_nodes() -> int | None:
+    """Operations that Inductor scheduled since `reset`, before fusing them; None where nothing was generated."""
+    return inductor_metrics.ir_nodes_pre_fusion or None
 
 
 def generated_modules() -> list[ModuleType]:
@@ -212,10 +226,10 @@ class _TimedTorch:
 
 
 @contextmanager
-def kernel_clock(modules: list[ModuleType]) -> Iterator[KernelClock]:
+def kernel_clock(modules: list[ModuleType]) -> Generator[KernelClock]:
     """Times everything the generated modules run on a CPU while the context is open.
 
-    Generated code looks its kernels up in the globals of its module, so timed versions are put there for a while.
+    Generated code looks kernels up in the globals of its module, so timed versions are put there meanwhile.
     """
     clock = KernelClock()
     saved = [(module, dict(vars(module))) for module in modules]

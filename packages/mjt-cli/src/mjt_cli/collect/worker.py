@@ -1,7 +1,7 @@
 """The process that compiles: `python -m mjt_cli.collect.worker`, a `Job` as JSON on its stdin.
 
-It answers on its stdout, one JSON object a line: `{"phase": name}` when a phase starts, and last `{"report": text}`, the
-report in its JSON form. Whatever else writes to stdout (a C++ compiler, say) is sent to stderr.
+It answers on its stdout, one JSON object a line: `{"phase": name}` when a phase starts, and last
+`{"report": text}`, the report in its JSON form. Whatever else writes to stdout (a C++ compiler, say) is sent to stderr.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TextIO
 
-import mujoco_torch as mjt
 import torch
 
+import mujoco_torch as mjt
 from mjt_cli.collect import measure, parity, scenario, torch_private
 from mjt_cli.collect.job import Job
 from mjt_cli.collect.models import load_model
@@ -64,7 +66,6 @@ def diagnose(job: Job, report: Report, phase: Callable[[str], None]) -> None:
     report.compile_seconds.toolchain_probe = probe_toolchain(job)
     step = compiled_step(job, scene)
     live(run, scene, step)
-    report.code = generated_code(report)
     d = steady(run, scene, step)
     report.memory.process = max(0, measure.process_peak() - imports)
     compare(run, scene, step, d)
@@ -97,12 +98,14 @@ def cuda_graphs_apply(job: Job) -> CudaGraphs:
     if not job.device.startswith("cuda"):
         return CudaGraphs(False, "the batch is on the CPU, and CUDA graphs replay work of a GPU only")
     if job.mode not in CUDA_GRAPH_MODES:
-        return CudaGraphs(False, f"mode {job.mode} does not ask for them ({' and '.join(CUDA_GRAPH_MODES)} do)")
+        return CudaGraphs(
+            False, f"mode {job.mode} does not ask for them ({' and '.join(CUDA_GRAPH_MODES)} do)"
+        )
     return CudaGraphs(True)
 
 
 def probe_toolchain(job: Job) -> float:
-    """Seconds to compile a trivial function: what the first compilation of a process pays once, whatever it compiles."""
+    """Seconds to compile a trivial function: what the first compilation of a process pays once."""
     if job.backend != "inductor":
         return 0.0
     x = torch.ones(8, dtype=getattr(torch, job.dtype), device=job.device)
@@ -114,8 +117,8 @@ def probe_toolchain(job: Job) -> float:
 def compiled_step(job: Job, scene: scenario.Scene) -> Callable[[mjt.Data], mjt.Data]:
     """The compiled step over one batch. Graph breaks are let through, so that all of them are seen.
 
-    Recorded CUDA graphs write their results to the same memory at every call, so results are cloned before they are
-    fed back.
+    Recorded CUDA graphs write their results to the same memory at every call, so results are cloned before
+    they are fed back.
     """
     if job.backend == "inductor":
         compiled = torch.compile(mjt.step, mode=job.mode)
@@ -141,7 +144,9 @@ def live(run: Run, scene: scenario.Scene, step: Callable[[mjt.Data], mjt.Data]) 
             record_call(report, name, seconds, log)
     if report.cuda_graphs and report.cuda_graphs.applies:
         report.cuda_graphs.skips = [text for is_skip, text in log.cuda_graphs if is_skip]
-        report.cuda_graphs.partitions = [text.strip() for is_skip, text in log.cuda_graphs if is_partition(text)]
+        report.cuda_graphs.partitions = [
+            text.strip() for is_skip, text in log.cuda_graphs if is_partition(text)
+        ]
 
 
 def is_partition(text: str) -> bool:
@@ -154,16 +159,22 @@ def record_call(report: Report, name: str, seconds: float, log: torch_private.Co
     frames = torch_private.take_frames()
     if not report.life:
         report.graphs = torch_private.graphs_captured()
+        report.code = generated_code(frames)
     report.life.append(Call(name, seconds, len(frames)))
     for frame in frames:
         if frame.recompile_reason:
             report.recompilations.append(Recompilation(frame.name, name, frame.recompile_reason))
         guards = FrameGuards(frame.name, frame.compile_id, frame.guard_count, frame.guard_latency_us)
         report.guards.frames.append(guards)
-        report.code.graph_nodes += frame.graph_nodes
         add_phases(report.compile_seconds, frame)
-    report.graph_breaks += [GraphBreak(b.reason, list(b.user_stack), name) for b in log.graph_breaks]
+    report.graph_breaks += [GraphBreak(b.reason, below_here(b.user_stack), name) for b in log.graph_breaks]
     log.graph_breaks.clear()
+
+
+def below_here(stack: Sequence[str]) -> list[str]:
+    """The lines of a stack below the last one in this package: what the step itself called."""
+    ours = [index for index, line in enumerate(stack) if line.startswith(str(Path(__file__).parent))]
+    return list(stack[ours[-1] + 1 :] if ours else stack)
 
 
 def add_phases(total: CompileSeconds, frame: torch_private.Frame) -> None:
@@ -174,11 +185,12 @@ def add_phases(total: CompileSeconds, frame: torch_private.Frame) -> None:
         total.total += seconds
 
 
-def generated_code(report: Report) -> GeneratedCode:
-    """Size of the code that Inductor generated for the step."""
+def generated_code(frames: Sequence[torch_private.Frame]) -> GeneratedCode:
+    """Size of the graphs of these frames, and of what Inductor generated since the probe."""
     texts = [torch_private.source(module) for module in torch_private.generated_modules()]
     return GeneratedCode(
-        report.code.graph_nodes,
+        sum(frame.graph_nodes for frame in frames),
+        torch_private.ir_nodes(),
         sum(torch_private.count_kernels(text) for text in texts),
         sum(torch_private.count_library_calls(text) for text in texts),
         sum(text.count("\n") for text in texts),
@@ -232,9 +244,11 @@ def work(job: Job, send: Callable[[dict[str, str]], None]) -> None:
     try:
         diagnose(job, report, phase)
     except Exception as error:
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
         seconds = time.perf_counter() - start
-        text = f"{phases[-1]} failed after {seconds:.0f} s: {type(error).__name__}: {one_line(str(error), 300)}"
+        text = (
+            f"{phases[-1]} failed after {seconds:.0f} s: {type(error).__name__}: {one_line(str(error), 300)}"
+        )
         report.findings = [Finding("failed", text), *findings(report)]
     send({"report": to_json(report)})
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import mujoco_torch as mjt
 import typer
 
+import mujoco_torch as mjt
 from mjt_cli import render
 from mjt_cli.collect.models import load_model
 from mjt_cli.commands.verdict import Verdict, exit_code
@@ -15,7 +15,9 @@ from mjt_cli.report import SCHEMA_VERSION, dumps
 
 
 def check(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Paths, or names of packaged models.")],
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", help="Paths, or names of packaged models.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List what of each model is not simulated exactly.

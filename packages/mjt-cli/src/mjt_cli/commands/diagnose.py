@@ -23,11 +23,18 @@ def diagnose(
     dtype: Annotated[DType, typer.Option(help="Floating point type.")] = DType.FLOAT64,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     steps: Annotated[int, typer.Option(min=1, help="Steps of the speed measurement.")] = 100,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.  [default: torch's choice]")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads.  [default: torch's choice]")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    warm: Annotated[bool, typer.Option("--warm", help="Use your compile caches instead of empty ones.")] = False,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Use your compile caches instead of empty ones.")
+    ] = False,
     fail_on: Annotated[
-        str, typer.Option(metavar="KIND,...", help=f"Findings that give exit status 1: {', '.join(FINDING_KINDS)}.")
+        str,
+        typer.Option(
+            metavar="KIND,...", help=f"Findings that give exit status 1: {', '.join(FINDING_KINDS)}."
+        ),
     ] = DEFAULT_FAIL_ON,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds after which the run is given up.")] = 900,
     backend: Annotated[str, typer.Option(hidden=True, help="Backend of torch.compile.")] = "inductor",

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import mujoco_torch as mjt
-
 from mjt_cli.errors import ExitCode
 
 

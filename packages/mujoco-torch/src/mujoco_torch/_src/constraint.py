@@ -70,7 +70,7 @@ def _contact_rows(m: InsideModel, d: InsideData) -> list[Rows]:
     """Contacts, by runs of equal condim: a frictionless row, or the edges of a pyramid (``mj_instantiateContact``)."""
     if not m.nconmax:
         return []
-    active = d.contact_dist < m.contact_margin
+    active = d.contact_dist < m.contact_threshold
     dist = torch.where(active, d.contact_dist, m.contact_margin)
     mass, reference = _impedance(m, "contact", dist, active)
     rows = []

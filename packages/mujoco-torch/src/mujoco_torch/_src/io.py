@@ -10,7 +10,7 @@ from torch import Tensor
 from mujoco_torch._src import layout, topology
 from mujoco_torch._src.check import check
 from mujoco_torch._src.errors import ArgumentError, StateError, UnsupportedModelError
-from mujoco_torch._src.types import Data, Model, check_fits, new_data, read_field, shape_of
+from mujoco_torch._src.types import Data, Model, new_data, read_field, shape_of
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -214,7 +214,6 @@ def get_data_into(result: mujoco.MjData | Sequence[mujoco.MjData], m: Model, d: 
       StateError: number of worlds or sizes differ; nothing is written then.
     """
     targets = [result] if isinstance(result, mujoco.MjData) else list(result)
-    check_fits(m, d, tuple(layout.FIELDS))
     worlds = d.unsqueeze(0) if not d.batch_size else d
     if len(targets) != worlds.batch_size[0]:
         raise StateError(f"get_data_into got {len(targets)} MjData for {worlds.batch_size[0]} worlds; give one per world")

@@ -1,11 +1,13 @@
 """How a function on the inside layout becomes a public stage.
 
 A stage is written once, as ``f(m, d) -> d`` on ``InsideModel`` and ``InsideData``. ``public`` wraps it into the function a
-user calls: it checks the fields read, crosses the border of layouts, and puts the fields written into a new Data.
+user calls: it takes the fields read from Data, crosses the border of layouts, and puts the fields written into a new Data.
 
-``torch.compile`` does not interpret the body of a stage: it is a *non-strict traced* function, entered by AOTAutograd
-directly. Dynamo sees the state tensors and one flat tensor of model arrays, whatever the stage does with them, so a
-step has few guards, no graph breaks and a short trace. (DESIGN: the compiled core takes and returns flat tensors.)
+``torch.compile`` does not interpret the body of a stage: the core is *allowed in graph*, one call that AOTAutograd
+traces. Dynamo sees the state tensors, one flat tensor of model arrays and the name of the topology, whatever the stage
+does with them: a step has few guards, no graph break, and Python in a stage costs nothing after compilation.
+(Measured on a toy of 50 lines: 67 guards, against 247 with ``nonstrict_trace``, whose pytree flattening guards on every
+registered pytree class.)
 """
 
 import functools
@@ -15,20 +17,9 @@ import torch
 from torch import Tensor
 
 from mujoco_torch._src import layout
+from mujoco_torch._src.errors import StateError
 from mujoco_torch._src.topology import Topology
-from mujoco_torch._src.types import (
-    Data,
-    InsideData,
-    InsideModel,
-    Model,
-    check_fits,
-    new_data,
-    read_field,
-    replace_fields,
-)
-
-# Public as torch.compiler.nonstrict_trace from torch 2.14 on.
-nonstrict_trace = getattr(torch.compiler, "nonstrict_trace", None) or torch._dynamo.nonstrict_trace
+from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, new_data, read_field, replace_fields, shape_of
 
 Inside = Callable[[InsideModel, InsideData], InsideData]
 ALL = tuple(layout.FIELDS)
@@ -39,20 +30,31 @@ def public(*, reads: tuple[str, ...], writes: tuple[str, ...]) -> Callable[[Insi
 
     The wrapped function is kept as ``.inside`` for other stages to call.
     """
+    # Dynamo guards on each element of a tuple of names, but folds the split of one constant string.
+    read_names, written_names = " ".join(reads), " ".join(writes)
+    whole = set(writes) == set(ALL)
 
     def wrap(fn: Inside) -> Callable[[Model, Data], Data]:
-        @nonstrict_trace
-        def core(topology: Topology, params: Tensor, batched: bool, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
-            fields = {name: _enter(name, x, batched) for name, x in zip(reads, inputs, strict=True)}
+        @torch.compiler.allow_in_graph
+        def core(digest: str, batched: bool, params: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+            topology = Topology.of(digest)
+            given = dict(zip(_nonempty(topology, reads), inputs, strict=True))
+            fields = {name: _enter(topology, name, given.get(name), batched, inputs[0], params) for name in reads}
             d = fn(InsideModel(topology, params), InsideData(fields))
-            return {name: _leave(name, getattr(d, name), batched) for name in writes}
+            return tuple([_leave(name, getattr(d, name), batched) for name in writes])
 
         @functools.wraps(fn)
         def call(m: Model, d: Data) -> Data:
-            check_fits(m, d, reads)
-            inputs = tuple([read_field(d, name) for name in reads])
-            outputs = core(m.topology, m.params, len(d.batch_size) == 1, inputs)
-            return new_data(outputs, d.batch_size) if writes is ALL else replace_fields(d, outputs)
+            if len(d.batch_size) > 1:
+                raise StateError(
+                    f"Data has batch size {tuple(d.batch_size)}; allowed are () for one world and (nworld,). "
+                    "Flatten the batch first: d.reshape(-1)."
+                )
+            empty = m.topology.empty_fields.split()
+            inputs = [read_field(d, name) for name in read_names.split() if name not in empty]
+            outputs = core(m.topology.digest, len(d.batch_size) == 1, m.params, *inputs)
+            fields = dict(zip(written_names.split(), outputs, strict=True))
+            return new_data(fields, d.batch_size) if whole else replace_fields(d, fields)
 
         call.inside = fn
         return call
@@ -60,8 +62,32 @@ def public(*, reads: tuple[str, ...], writes: tuple[str, ...]) -> Callable[[Insi
     return wrap
 
 
-def _enter(name: str, x: Tensor, batched: bool) -> Tensor:
-    return layout.to_inside(layout.FIELDS[name], x if batched else x.unsqueeze(0))
+def _nonempty(topology: Topology, names: tuple[str, ...]) -> list[str]:
+    empty = topology.empty_fields.split()
+    return [name for name in names if name not in empty]
+
+
+def _enter(topology: Topology, name: str, x: Tensor | None, batched: bool, like: Tensor, params: Tensor) -> Tensor:
+    """Inside tensor of a field; one that has no elements in this model is made here, not taken from the user."""
+    field = layout.FIELDS[name]
+    shape = shape_of(topology, field)
+    batch = like.shape[:1] if batched else ()
+    if x is None:
+        x = params.new_zeros((*batch, *shape))
+    _check_fits(name, x, (*batch, *shape), field, params)
+    return layout.to_inside(field, x if batched else x.unsqueeze(0))
+
+
+def _check_fits(name: str, x: Tensor, shape: tuple[int, ...], field: layout.Field, params: Tensor) -> None:
+    """Raise StateError unless a field has the shape, dtype and device that the model needs."""
+    if tuple(x.shape) != shape:
+        raise StateError(f"Data.{name} has shape {tuple(x.shape)}, the model needs {shape}")
+    if not field.integer and x.dtype != params.dtype:
+        raise StateError(
+            f"Data.{name} is {x.dtype}, the model is {params.dtype}; make both with one dtype: put_model(..., dtype=...)"
+        )
+    if x.device != params.device:
+        raise StateError(f"Data.{name} is on {x.device}, the model on {params.device}; move it: d.to(m.device)")
 
 
 def _leave(name: str, x: Tensor, batched: bool) -> Tensor:

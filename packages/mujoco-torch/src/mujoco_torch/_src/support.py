@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mujoco_torch._src.spatial import cross
-from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, check_fits
+from mujoco_torch._src.types import Data, InsideData, InsideModel, Model
 
 
 def xfrc_accumulate_inside(m: InsideModel, d: InsideData) -> Tensor:
@@ -18,9 +18,6 @@ def xfrc_accumulate_inside(m: InsideModel, d: InsideData) -> Tensor:
 
 def xfrc_accumulate(m: Model, d: Data) -> Tensor:
     """Generalized force of ``d.xfrc_applied`` [N, Nm], ``(nworld, nv)`` (``mj_xfrcAccumulate``).
-
-    Raises:
-      StateError: the state does not fit the model.
     """
     jacp, jacr = _body_com_jacobians(m, d)
     force, torque = d.xfrc_applied[..., :3], d.xfrc_applied[..., 3:]
@@ -42,7 +39,6 @@ def jac(m: Model, d: Data, point: Tensor, body_id: int) -> tuple[Tensor, Tensor]
       1. Transposed, ``(nv, 3)`` as in MJX; C has ``(3, nv)``.
 
     Raises:
-      StateError: the state does not fit the model.
       IndexError: there is no such body.
     """
     if not 0 <= body_id < m.nbody:
@@ -54,7 +50,6 @@ def jac(m: Model, d: Data, point: Tensor, body_id: int) -> tuple[Tensor, Tensor]
 
 def _jacobians(m: Model, d: Data, points: Tensor, bodies: Tensor) -> tuple[Tensor, Tensor]:
     """Jacobians ``(nworld, n, nv, 3)`` of points ``(nworld, n, 3)`` fixed to bodies ``(n,)``."""
-    check_fits(m, d, ("cdof", "subtree_com"))
     moved = m.body_dof[bodies][..., None]
     com = torch.einsum("vn,...nk->...vk", m.dof_root, d.subtree_com)
     offset = points[..., :, None, :] - com[..., None, :, :]
@@ -70,7 +65,6 @@ def apply_ft(m: Model, d: Data, force: Tensor, torque: Tensor, point: Tensor, bo
       body_id: the body they act on.
 
     Raises:
-      StateError: the state does not fit the model.
       IndexError: there is no such body.
     """
     jacp, jacr = jac(m, d, point, body_id)
@@ -79,19 +73,11 @@ def apply_ft(m: Model, d: Data, force: Tensor, torque: Tensor, point: Tensor, bo
 
 def full_m(m: Model, d: Data) -> Tensor:
     """Inertia matrix ``(nworld, nv, nv)`` (``mj_fullM``): ``d.M``, which is dense already.
-
-    Raises:
-      StateError: the state does not fit the model.
     """
-    check_fits(m, d, ("M",))
     return d.M.clone()
 
 
 def mul_m(m: Model, d: Data, vec: Tensor) -> Tensor:
     """Product of the inertia matrix with vectors ``(nworld, nv)`` (``mj_mulM``).
-
-    Raises:
-      StateError: the state does not fit the model.
     """
-    check_fits(m, d, ("M",))
     return (d.M @ vec[..., None])[..., 0]

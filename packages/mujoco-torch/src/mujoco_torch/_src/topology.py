@@ -7,10 +7,10 @@ Measured on the kinematics prototype, such products compile four times faster th
 """
 
 import hashlib
+import weakref
 
 import mujoco
 import numpy as np
-from torch.utils import _pytree
 
 from mujoco_torch._src.collision.pairs import GeomPair, geom_pairs
 from mujoco_torch._src.enums import (
@@ -22,6 +22,7 @@ from mujoco_torch._src.enums import (
     JointType,
     TrnType,
 )
+from mujoco_torch._src.layout import FIELDS
 
 MINVAL = mujoco.mjMINVAL
 QUAT_JOINTS = (JointType.FREE, JointType.BALL)
@@ -31,30 +32,40 @@ SCALAR_JOINTS = (JointType.SLIDE, JointType.HINGE)
 class Topology:
     """Everything about a model that the compiled step specialises on.
 
-    Frozen; equal and hashed by value, so two equal models share one compiled step. Attributes are Python numbers,
-    strings and tuples only.
+    Frozen, and interned by value: two equal models hold the same object, so they share one compiled step. Attributes
+    are Python numbers, strings, tuples and dicts of them. ``digest`` names the value; ``Topology.of(digest)`` finds it,
+    since a graph can hold a string but not an object.
     """
 
-    def __init__(self, **values) -> None:
-        self.__dict__.update(values)
-        text = repr(sorted(values.items()))
-        self.__dict__["digest"] = hashlib.sha256(text.encode()).hexdigest()
+    _interned: weakref.WeakValueDictionary[str, "Topology"] = weakref.WeakValueDictionary()
+
+    def __new__(cls, **values) -> "Topology":
+        digest = hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()
+        if digest in cls._interned:
+            return cls._interned[digest]
+        self = super().__new__(cls)
+        self.__dict__.update(values, digest=digest)
+        cls._interned[digest] = self
+        return self
+
+    @classmethod
+    def of(cls, digest: str) -> "Topology":
+        """The topology of a model that is alive."""
+        return cls._interned[digest]
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Topology is frozen: cannot set {name!r}")
 
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Topology) and self.digest == other.digest)
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
+    def __reduce__(self):
+        values = {name: value for name, value in self.__dict__.items() if name != "digest"}
+        return _restore, (values,)
 
     def __repr__(self) -> str:
         return f"Topology(nq={self.nq}, nv={self.nv}, nbody={self.nbody}, njmax={self.njmax}, digest={self.digest[:8]})"
 
 
-# A constant of torch.compile: one equality guard, and the step may branch on anything in it.
-_pytree.register_constant(Topology)
+def _restore(values: dict[str, object]) -> Topology:
+    return Topology(**values)
 
 
 def build(mjm: mujoco.MjModel) -> tuple[Topology, np.ndarray]:
@@ -73,6 +84,9 @@ def build(mjm: mujoco.MjModel) -> tuple[Topology, np.ndarray]:
     for name, value in arrays.items():
         layout[name] = (start, value.shape)
         start += value.size
+    static["empty_fields"] = " ".join(
+        name for name, field in FIELDS.items() if 0 in (static.get(n, n) for n in field.shape)
+    )
     flat = np.concatenate([np.asarray(value, dtype=np.float64).ravel() for value in arrays.values()])
     return Topology(**static, layout=layout), flat
 
@@ -486,7 +500,8 @@ def _contacts(mjm: mujoco.MjModel):
         contact_body2=_select(body2, mjm.nbody),
         contact_dof=(moved[body2] - moved[body1]).reshape(len(slots), mjm.nv, 1),
         contact_friction=_items(friction),
-        contact_includemargin=_items(np.array([p.margin for p in slots])),
+        # A contact of two fixed bodies is listed, but has no rows: no distance is below its threshold.
+        contact_threshold=_items(np.array([-np.inf if p.fixed else p.margin for p in slots])),
     )
     solref = np.array([p.solref for p in slots]).reshape(-1, 2)
     solimp = np.array([p.solimp for p in slots]).reshape(-1, 5)

@@ -7,7 +7,6 @@ from tensordict import TensorClass, TensorDict
 from torch import Tensor
 
 from mujoco_torch._src import layout
-from mujoco_torch._src.errors import StateError
 from mujoco_torch._src.topology import Topology
 
 
@@ -245,32 +244,10 @@ def replace_fields(d: Data, fields: dict[str, Tensor]) -> Data:
 
 def new_data(fields: dict[str, Tensor], batch_size: torch.Size) -> Data:
     """Data made of public tensors for every field of ``layout.FIELDS``."""
-    contact = {name: fields[f"contact_{name}"] for name in layout.CONTACT}
+    contact = {name.removeprefix("contact_"): x for name, x in fields.items() if name.startswith("contact_")}
     plain = {name: x for name, x in fields.items() if not name.startswith("contact_")}
     plain["contact"] = Contact.from_tensordict(TensorDict(contact, batch_size=batch_size))
     return Data.from_tensordict(TensorDict(plain, batch_size=batch_size))
-
-
-def check_fits(m: Model, d: Data, reads: tuple[str, ...]) -> None:
-    """Raise StateError unless the fields a stage reads fit the model: batch size, shape, dtype, device."""
-    if len(d.batch_size) > 1:
-        raise StateError(
-            f"Data has batch size {tuple(d.batch_size)}; allowed are () for one world and (nworld,). "
-            "Flatten the batch first, e.g. d.reshape(-1)."
-        )
-    for name in reads:
-        x = read_field(d, name)
-        field = layout.FIELDS[name]
-        shape = (*d.batch_size, *shape_of(m.topology, field))
-        if tuple(x.shape) != shape:
-            raise StateError(f"Data.{name} has shape {tuple(x.shape)}, the model needs {shape}")
-        if not field.integer and x.dtype != m.params.dtype:
-            raise StateError(
-                f"Data.{name} is {x.dtype}, the model is {m.params.dtype}; make both with the same dtype "
-                "(put_model(..., dtype=...))"
-            )
-        if x.device != m.params.device:
-            raise StateError(f"Data.{name} is on {x.device}, the model on {m.params.device}; use d.to(m.device)")
 
 
 def shape_of(topology: Topology, field: layout.Field) -> tuple[int, ...]:

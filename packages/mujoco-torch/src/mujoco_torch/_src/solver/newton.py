@@ -98,7 +98,17 @@ def newton(
 
 
 def _newton_block(
-    mass, jac, weight, aref, force, qacc_smooth, qacc_warmstart, tolerance, ls_tolerance, iterations, ls_iterations
+    mass,
+    jac,
+    weight,
+    aref,
+    force,
+    qacc_smooth,
+    qacc_warmstart,
+    tolerance,
+    ls_tolerance,
+    iterations,
+    ls_iterations,
 ) -> tuple[Tensor, Tensor]:
     scale = 1 / mass.diagonal().sum(-1).clamp_min(MINVAL)
     problem = Problem(mass, jac, weight, aref, force, scale)
@@ -192,7 +202,9 @@ def _gradient(problem: Problem, momentum: Tensor, residual: Tensor) -> Tensor:
     return momentum - problem.force + (problem.jac * pull.unsqueeze(1)).sum(0)
 
 
-def _line_search(line: Line, tolerance: Tensor, done: Tensor, ls_iterations: int, asynchronous: bool) -> Point:
+def _line_search(
+    line: Line, tolerance: Tensor, done: Tensor, ls_iterations: int, asynchronous: bool
+) -> Point:
     """Step of least cost along the line, per world; step 0 where `done` or where nothing better is found."""
     start = _evaluate(line, torch.zeros_like(line.linear))
     rows = line.weight * _negative(line.residual) ** 2
@@ -221,7 +233,9 @@ def _line_search(line: Line, tolerance: Tensor, done: Tensor, ls_iterations: int
     return _bracket(line, start, near, far, result, tolerance, bracketed, neval, ls_iterations, asynchronous)
 
 
-def _bracket(line, start, near, far, result, tolerance, searching, neval, ls_iterations, asynchronous) -> Point:
+def _bracket(
+    line, start, near, far, result, tolerance, searching, neval, ls_iterations, asynchronous
+) -> Point:
     """Shrink the bracket [near, far] by Newton steps from its ends and by its midpoint, where `searching`."""
     if not asynchronous and not bool(searching.any()):
         return result

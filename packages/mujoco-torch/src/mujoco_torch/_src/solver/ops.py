@@ -131,9 +131,13 @@ def _check(op: str, worlds: int, **arguments: tuple) -> None:
     first = next(iter(arguments.values()))[0]
     for name, (x, *sizes) in arguments.items():
         if x.shape != (*sizes, worlds):
-            raise ValueError(f"{op}: {name} has shape {tuple(x.shape)}, expected {(*sizes, worlds)} (worlds last)")
+            raise ValueError(
+                f"{op}: {name} has shape {tuple(x.shape)}, expected {(*sizes, worlds)} (worlds last)"
+            )
         if x.dtype != first.dtype or x.device != first.device:
-            raise ValueError(f"{op}: {name} is {x.dtype} on {x.device}, others are {first.dtype} on {first.device}")
+            raise ValueError(
+                f"{op}: {name} is {x.dtype} on {x.device}, others are {first.dtype} on {first.device}"
+            )
     if first.dtype not in _FLOATS:
         raise ValueError(f"{op}: dtype {first.dtype} is not supported, use torch.float32 or torch.float64")
 
@@ -161,7 +165,9 @@ def _(mass, jac, weight, b):
 
 
 @_newton.register_fake
-def _(mass, jac, weight, aref, qfrc_smooth, qacc_smooth, qacc_warmstart, tol, ls_tol, iterations, ls_iterations):
+def _(
+    mass, jac, weight, aref, qfrc_smooth, qacc_smooth, qacc_warmstart, tol, ls_tol, iterations, ls_iterations
+):
     return qacc_smooth.new_empty(qacc_smooth.shape), qacc_smooth.new_empty(mass.shape[-1], dtype=torch.int32)
 
 
@@ -269,7 +275,8 @@ def _vmap_rule(op):
     def rule(info, in_dims: Sequence[int | None], *args):
         count = info.batch_size
         merged = [
-            _merge(x, dim, count) if isinstance(x, Tensor) else x for x, dim in zip(args, in_dims, strict=True)
+            _merge(x, dim, count) if isinstance(x, Tensor) else x
+            for x, dim in zip(args, in_dims, strict=True)
         ]
         out = op(*merged)
         if isinstance(out, Tensor):

@@ -1,0 +1,183 @@
+"""The CPU kernel against the torch reference, and its build."""
+
+import os
+import subprocess
+import sys
+import threading
+import warnings
+
+import pytest
+import torch
+from mujoco_torch._src.solver import kernels, linalg
+from mujoco_torch._src.solver.newton import newton as newton_reference
+
+# float64: rounding of sums in another order. float32: as the issue of the interface asks, 1e-4 relative.
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4}
+OPTIONS = {"tolerance": 1e-8, "ls_tolerance": 0.01, "iterations": 50, "ls_iterations": 50}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if kernels.library() is None:
+            pytest.skip("no C++ compiler on this machine")
+
+
+def random_problem(nv, nefc, worlds, dtype):
+    g = torch.Generator().manual_seed(1000 * nv + 10 * nefc + worlds)
+
+    def normal(*size):
+        return torch.randn(*size, generator=g, dtype=torch.float64)
+
+    root = normal(nv, nv, worlds)
+    mass = torch.einsum("ikb,jkb->ijb", root, root) + nv * torch.eye(nv, dtype=torch.float64)[:, :, None]
+    jac = normal(nefc, nv, worlds) * (normal(nefc, nv, 1) > 0)
+    weight = 10 * normal(nefc, worlds).abs() * (normal(nefc, worlds) > 0.2)
+    aref, force = normal(nefc, worlds), 5 * normal(nv, worlds)
+    smooth = linalg.chol_solve(linalg.chol_factor(mass), force)
+    problem = (mass, jac, weight, aref, force, smooth, smooth + normal(nv, worlds))
+    return tuple(x.to(dtype) for x in problem)
+
+
+def assert_same(a, b):
+    """Equal to the tolerance of the dtype, relative to the largest number of the world."""
+    assert a.shape == b.shape
+    scale = b.abs().flatten(0, -2).amax(0).clamp_min(1)
+    assert ((a - b).abs() / scale).max() < TOLERANCE[a.dtype]
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@pytest.mark.parametrize("worlds", [1, 3, 8, 37, 300])
+@pytest.mark.parametrize("nv", [1, 2, 3, 4, 6, 13, 27, 40])
+def test_equal_to_the_reference(nv, worlds, dtype):
+    for nefc in (0, 1, 7, 30, 80):
+        mass, jac, weight, aref, force, smooth, warm = random_problem(nv, nefc, worlds, dtype)
+        factor = linalg.chol_factor(mass)
+        assert_same(kernels.chol_factor(mass), factor)
+        assert_same(kernels.chol_solve(factor, force), linalg.chol_solve(factor, force))
+        rows = (mass, jac, weight)
+        assert_same(kernels.hessian_solve(*rows, force), linalg.hessian_solve(*rows, force))
+        problem = (*rows, aref, force, smooth, warm)
+        qacc, niter = kernels.newton(*problem, **OPTIONS)
+        expected, counts = newton_reference(*problem, **OPTIONS)
+        assert_same(qacc, expected)
+        assert (niter - counts).abs().max() <= (0 if dtype == torch.float64 else 1)
+
+
+@pytest.mark.parametrize("ls_iterations", [1, 2, 3, 4, 6, 10])
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_equal_to_the_reference_when_cut_short(iterations, ls_iterations):
+    options = {**OPTIONS, "iterations": iterations, "ls_iterations": ls_iterations}
+    problem = random_problem(9, 40, 64, torch.float64)
+    problem = (
+        *problem[:2],
+        1e4 * problem[2],
+        *problem[3:],
+    )  # stiff rows: the line search has something to do
+    qacc, niter = kernels.newton(*problem, **options)
+    expected, counts = newton_reference(*problem, **options)
+    assert_same(qacc, expected)
+    assert torch.equal(niter, counts)
+
+
+def test_more_than_64_tile_columns():
+    problem = random_problem(270, 5, 2, torch.float64)
+    assert_same(kernels.newton(*problem, **OPTIONS)[0], newton_reference(*problem, **OPTIONS)[0])
+
+
+def test_threads_give_the_same_numbers():
+    problem = random_problem(9, 30, 1000, torch.float64)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = kernels.newton(*problem, **OPTIONS)
+        torch.set_num_threads(3)
+        three = kernels.newton(*problem, **OPTIONS)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(one[0], three[0])
+    assert torch.equal(one[1], three[1])
+
+
+def test_callable_from_many_threads_at_once():
+    problems = [random_problem(5 + i, 20, 100, torch.float64) for i in range(4)]
+    expected = [kernels.newton(*p, **OPTIONS)[0] for p in problems]
+    results = [None] * 4
+
+    def work(i):
+        for _ in range(5):
+            results[i] = kernels.newton(*problems[i], **OPTIONS)[0]
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
+
+
+# ---- build
+
+
+def run_python(code, cache, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-W", "always", "-c", code],
+        env={**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+FACTOR = """
+import torch
+from mujoco_torch._src.solver import chol_factor, kernels
+eye = torch.eye(3).unsqueeze(-1)
+for _ in range(2):
+    assert torch.equal(chol_factor(eye), eye)
+print(kernels.library() is not None)
+"""
+
+
+def test_builds_once_when_processes_start_together(tmp_path):
+    processes = [run_python(FACTOR, tmp_path) for _ in range(2)]
+    outputs = [p.communicate(timeout=300) for p in processes]
+    assert [out.strip() for out, _ in outputs] == ["True", "True"], outputs
+    files = list((tmp_path / "mujoco_torch").iterdir())
+    assert [f.suffix for f in files] == [".so"]
+
+    first = files[0].stat().st_mtime_ns
+    assert run_python(FACTOR, tmp_path).communicate(timeout=300)[0].strip() == "True"
+    assert files[0].stat().st_mtime_ns == first
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [
+        ({"CXX": "no-such-compiler"}, "CXX=no-such-compiler: not found"),
+        ({"PATH": "/nowhere", "CXX": ""}, "no C++"),
+    ],
+    ids=["CXX", "PATH"],
+)
+def test_one_warning_and_the_reference_without_a_compiler(tmp_path, environment, reason):
+    out, err = run_python(FACTOR, tmp_path, **environment).communicate(timeout=300)
+    assert out.strip() == "False", err
+    assert err.count("RuntimeWarning") == 1
+    assert reason in err
+
+
+def test_a_failing_compiler_is_reported(tmp_path):
+    compiler = tmp_path / "broken"
+    compiler.write_text("#!/bin/sh\necho cannot compile today >&2\nexit 3\n")
+    compiler.chmod(0o755)
+    out, err = run_python(FACTOR, tmp_path, CXX=str(compiler)).communicate(timeout=300)
+    assert out.strip() == "False", err
+    assert "cannot compile today" in err
+
+
+def test_a_damaged_file_is_built_again(tmp_path):
+    assert run_python(FACTOR, tmp_path).communicate(timeout=300)[0].strip() == "True"
+    (file,) = (tmp_path / "mujoco_torch").iterdir()
+    file.write_bytes(b"")
+    assert run_python(FACTOR, tmp_path).communicate(timeout=300)[0].strip() == "True"
