@@ -8,10 +8,11 @@ import warnings
 
 import pytest
 import torch
-from mujoco_torch._src.solver import kernels, linalg
+
+from mujoco_torch._src.solver import chol_factor, kernels, linalg
 from mujoco_torch._src.solver.newton import newton as newton_reference
 
-# float64: rounding of sums in another order. float32: as the issue of the interface asks, 1e-4 relative.
+# float64: rounding of sums in another order. float32: 1e-4, the same with a margin for weak matrices.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4}
 OPTIONS = {"tolerance": 1e-8, "ls_tolerance": 0.01, "iterations": 50, "ls_iterations": 50}
 
@@ -40,11 +41,11 @@ def random_problem(nv, nefc, worlds, dtype):
     return tuple(x.to(dtype) for x in problem)
 
 
-def assert_same(a, b):
-    """Equal to the tolerance of the dtype, relative to the largest number of the world."""
+def assert_same(a, b, tolerance=None):
+    """Equal to the tolerance (default: of the dtype), relative to the largest number of the world."""
     assert a.shape == b.shape
     scale = b.abs().flatten(0, -2).amax(0).clamp_min(1)
-    assert ((a - b).abs() / scale).max() < TOLERANCE[a.dtype]
+    assert ((a - b).abs() / scale).max() < (tolerance or TOLERANCE[a.dtype])
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
@@ -68,16 +69,13 @@ def test_equal_to_the_reference(nv, worlds, dtype):
 @pytest.mark.parametrize("ls_iterations", [1, 2, 3, 4, 6, 10])
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_equal_to_the_reference_when_cut_short(iterations, ls_iterations):
+    """Rows 10,000 times as stiff: the line search has something to do, and rounding counts 10,000 times as much."""
     options = {**OPTIONS, "iterations": iterations, "ls_iterations": ls_iterations}
     problem = random_problem(9, 40, 64, torch.float64)
-    problem = (
-        *problem[:2],
-        1e4 * problem[2],
-        *problem[3:],
-    )  # stiff rows: the line search has something to do
+    problem = (*problem[:2], 1e4 * problem[2], *problem[3:])
     qacc, niter = kernels.newton(*problem, **options)
     expected, counts = newton_reference(*problem, **options)
-    assert_same(qacc, expected)
+    assert_same(qacc, expected, 1e-8)
     assert torch.equal(niter, counts)
 
 
@@ -119,65 +117,75 @@ def test_callable_from_many_threads_at_once():
 
 # ---- build
 
-
-def run_python(code, cache, **environment):
-    return subprocess.Popen(
-        [sys.executable, "-W", "always", "-c", code],
-        env={**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 FACTOR = """
 import torch
 from mujoco_torch._src.solver import chol_factor, kernels
 eye = torch.eye(3).unsqueeze(-1)
-for _ in range(2):
-    assert torch.equal(chol_factor(eye), eye)
+assert torch.equal(chol_factor(eye), eye)
 print(kernels.library() is not None)
 """
 
 
-def test_builds_once_when_processes_start_together(tmp_path):
-    processes = [run_python(FACTOR, tmp_path) for _ in range(2)]
+def test_processes_may_build_at_once(tmp_path):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", "-c", FACTOR]
+    processes = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
     outputs = [p.communicate(timeout=300) for p in processes]
     assert [out.strip() for out, _ in outputs] == ["True", "True"], outputs
-    files = list((tmp_path / "mujoco_torch").iterdir())
-    assert [f.suffix for f in files] == [".so"]
+    assert [f.suffix for f in (tmp_path / "mujoco_torch").iterdir()] == [".so"]
 
-    first = files[0].stat().st_mtime_ns
-    assert run_python(FACTOR, tmp_path).communicate(timeout=300)[0].strip() == "True"
-    assert files[0].stat().st_mtime_ns == first
+
+@pytest.fixture
+def unbuilt(tmp_path, monkeypatch):
+    """An empty cache, and a process that has not looked for its kernel yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    kernels._library.cache_clear()
+    yield tmp_path
+    kernels._library.cache_clear()
+
+
+def test_built_once(unbuilt, monkeypatch):
+    """A damaged file is replaced; a good one is used as it is."""
+    command = [*kernels.find_compiler(), *kernels._FLAGS, *kernels._NATIVE[0]]
+    (kernels.cache_dir() / f"kernels-{kernels._key(command)}.so").write_bytes(b"not a library")
+    runs, run = [], subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: runs.append(args) or run(*args, **kwargs))
+    for _ in range(2):
+        kernels._library.cache_clear()
+        assert kernels.library() is not None
+    assert len(runs) == 1
+
+
+def test_a_cache_that_cannot_be_written_is_replaced(unbuilt, monkeypatch):
+    (unbuilt / "cache").write_text("a file where the folder should be")
+    assert kernels.library() is not None
 
 
 @pytest.mark.parametrize(
-    ("environment", "reason"),
+    ("variable", "value", "reason"),
     [
-        ({"CXX": "no-such-compiler"}, "CXX=no-such-compiler: not found"),
-        ({"PATH": "/nowhere", "CXX": ""}, "no C++"),
+        ("CXX", "no-such-compiler -O1", "CXX=no-such-compiler -O1: not found"),
+        ("PATH", "", "no C[+][+] compiler among"),
     ],
-    ids=["CXX", "PATH"],
 )
-def test_one_warning_and_the_reference_without_a_compiler(tmp_path, environment, reason):
-    out, err = run_python(FACTOR, tmp_path, **environment).communicate(timeout=300)
-    assert out.strip() == "False", err
-    assert err.count("RuntimeWarning") == 1
-    assert reason in err
+def test_one_warning_and_the_reference_without_a_compiler(unbuilt, monkeypatch, variable, value, reason):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv(variable, value)
+    eye = torch.eye(3).unsqueeze(-1)
+    with pytest.warns(RuntimeWarning, match=reason) as caught:
+        for _ in range(3):
+            assert torch.equal(chol_factor(eye), eye)
+    assert len(caught) == 1
 
 
-def test_a_failing_compiler_is_reported(tmp_path):
-    compiler = tmp_path / "broken"
+def test_a_failing_compiler_is_reported(unbuilt, monkeypatch):
+    compiler = unbuilt / "broken"
     compiler.write_text("#!/bin/sh\necho cannot compile today >&2\nexit 3\n")
     compiler.chmod(0o755)
-    out, err = run_python(FACTOR, tmp_path, CXX=str(compiler)).communicate(timeout=300)
-    assert out.strip() == "False", err
-    assert "cannot compile today" in err
-
-
-def test_a_damaged_file_is_built_again(tmp_path):
-    assert run_python(FACTOR, tmp_path).communicate(timeout=300)[0].strip() == "True"
-    (file,) = (tmp_path / "mujoco_torch").iterdir()
-    file.write_bytes(b"")
-    assert run_python(FACTOR, tmp_path).communicate(timeout=300)[0].strip() == "True"
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.warns(RuntimeWarning, match="broken failed: cannot compile today"):
+        assert kernels.library() is None
+    assert not list(kernels.cache_dir().iterdir())

@@ -11,10 +11,9 @@ from mujoco_torch import testing
 NWORLD = 4
 NSTEP = 1000
 
-#: A state that receives relative errors of 1e-12 in every step is further away than this after the horizon.
+#: A C simulation that receives relative errors of 1e-12 in every step is this far away at the horizon.
 DIVERGED = 1e-6
-#: Steps that every model stays together at least, of four worlds thrown about and four hundred steps at rest.
-#: Measured with C alone (perturbed against unperturbed): 320, 519, 475, 1000, 1000 in this order.
+#: Steps before the horizon, at least. Measured with C alone: 320, 519, 475, 1000, 1000 in this order.
 HORIZON = {"humanoid": 250, "ant": 400, "halfcheetah": 400, "hopper": NSTEP, "walker2d": NSTEP}
 
 
@@ -34,12 +33,15 @@ def free_states(mjm: mujoco.MjModel, seed: int) -> list[mujoco.MjData]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", mjt.MODELS)
 def test_rollout_stays_together_until_chaos(name: str) -> None:
-    """Our rounding may not move a trajectory further than errors of 1e-12 per step move C's own."""
+    """Our rounding moves a trajectory less than a tenth of what errors of 1e-12 per step do to C's own.
+
+    Measured: 0.002 to 0.02 of it, on all models.
+    """
     mjm = testing.converged(load(name))
     rollout = testing.rollout_parity(mjm, free_states(mjm, seed=2), NSTEP, perturbation=1e-12)
     horizon = rollout.horizon(DIVERGED / rollout.perturbation)
     assert horizon >= HORIZON[name]
-    assert rollout.ratio(horizon) <= 1.0
+    assert rollout.ratio(horizon) <= 0.1
     assert np.isfinite(rollout.ours).all()
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import mujoco_torch
+
 ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text()
 PACKAGES = ("mujoco-torch", "mjt-cli")
@@ -44,7 +46,7 @@ def test_library_example_runs_as_written(tmp_path):
 
 def test_both_distributions_have_one_version():
     library, command_line = map(project, PACKAGES)
-    assert library["version"] == command_line["version"]
+    assert library["version"] == command_line["version"] == mujoco_torch.__version__
     assert f"mujoco-torch=={library['version']}" in command_line["dependencies"]
     assert f"## {library['version']} " in (ROOT / "CHANGELOG.md").read_text()
 

@@ -12,9 +12,10 @@ import mujoco_torch as mjt
 from mjt_cli.collect.environment import SETTINGS, Environment
 from mjt_cli.commands.verdict import Verdict
 from mjt_cli.errors import one_line
-from mjt_cli.report import Comparison, CompileSeconds, Report
+from mjt_cli.report import Call, Comparison, CompileSeconds, Report
 
-PIPE_WIDTH = 120
+PIPE_WIDTH = 160
+ELEMENTS_SHOWN = 4
 GOOD, BAD, PLAIN = "[green]ok[/green]", "[red]!![/red]", ""
 
 
@@ -42,7 +43,7 @@ def print_report(report: Report) -> None:
 def _setting(report: Report) -> str:
     size = report.model_size
     shape = f"nq {size.nq}, nv {size.nv}, nu {size.nu} | " if size else ""
-    threads = f" {report.threads} threads" if report.threads else ""
+    threads = f" | threads {report.threads}" if report.threads else ""
     backend = "" if report.backend == "inductor" else f" | backend {report.backend}"
     where = f"{report.device}{threads} | {report.dtype} | batch {report.batch}"
     return f"{shape}{where} | mode {report.mode}{backend} | {report.caches} caches"
@@ -56,7 +57,7 @@ def _rows(report: Report) -> Iterable[tuple[str, str, str]]:
     yield _mark(not report.graph_breaks), "Graph breaks", str(len(report.graph_breaks))
     yield _mark(not report.recompilations), "Recompilations", _recompilations(report)
     yield _mark(report.guards.worst <= report.guards.budget), "Guards", _guards(report)
-    yield PLAIN, "Compile time", _compile_time(report.compile_seconds)
+    yield PLAIN, "Compile time", _compile_time(report.compile_seconds, report.life[0])
     yield PLAIN, "Generated code", _code(report)
     if report.cuda_graphs:
         yield _mark(not report.cuda_graphs.skips), "CUDA graphs", _cuda_graphs(report)
@@ -87,7 +88,7 @@ def _guards(report: Report) -> str:
     return f"{report.guards.worst} in the largest frame (budget {report.guards.budget}){checked}"
 
 
-def _compile_time(seconds: CompileSeconds) -> str:
+def _compile_time(seconds: CompileSeconds, first: Call) -> str:
     phases = {
         "Dynamo": seconds.dynamo,
         "AOTAutograd": seconds.aot_autograd,
@@ -96,7 +97,8 @@ def _compile_time(seconds: CompileSeconds) -> str:
         "C++ or Triton": seconds.cpp_or_triton,
     }
     text = ", ".join(f"{name} {value:.1f}" for name, value in phases.items())
-    return f"{seconds.total:.1f} s ({text}); tool-chain probe {seconds.toolchain_probe:.1f} s apart"
+    probe = f"tool-chain probe {seconds.toolchain_probe:.1f} s apart"
+    return f"{seconds.total:.1f} s ({text}); {probe}; first call {first.cpu_seconds:.1f} CPU-seconds"
 
 
 def _code(report: Report) -> str:
@@ -127,7 +129,9 @@ def _overhead(report: Report) -> str:
     spent = report.overhead.microseconds
     if spent is None:
         return report.overhead.method
-    return f"{spent:.0f} us a call (budget {report.overhead.budget:.0f} us; {report.overhead.method})"
+    memory = report.overhead.memory_microseconds
+    beside = "" if memory is None else f"; memory management {memory:.0f} us more"
+    return f"{spent:.0f} us a call (budget {report.overhead.budget:.0f} us){beside}"
 
 
 def _memory(report: Report) -> str:
@@ -172,7 +176,11 @@ def _print_findings(out: Console, report: Report) -> None:
 
 def print_verdicts(verdicts: Sequence[Verdict]) -> None:
     """Prints one row per model, and one more per further finding."""
-    table = Table("Model", "Verdict", "Feature", "What", "Next step")
+    table = Table()
+    for name in ("Model", "Verdict", "Feature"):
+        table.add_column(name, no_wrap=True)
+    for name in ("What", "Next step"):
+        table.add_column(name, min_width=24)
     for verdict in verdicts:
         for index, row in enumerate(_verdict_rows(verdict)):
             table.add_row(escape(verdict.model) if index == 0 else "", *row)
@@ -188,7 +196,9 @@ def _verdict_rows(verdict: Verdict) -> list[tuple[str, ...]]:
 
 
 def _finding_row(finding: mjt.Finding) -> tuple[str, ...]:
-    elements = f" ({', '.join(finding.elements)})" if finding.elements else ""
+    named = ", ".join(finding.elements[:ELEMENTS_SHOWN])
+    more = len(finding.elements) - ELEMENTS_SHOWN
+    elements = f" ({named}{f' and {more} more' if more > 0 else ''})" if named else ""
     return ("[red]refused[/red]", finding.feature, escape(finding.message + elements), escape(finding.hint))
 
 

@@ -46,10 +46,11 @@ class ModelSize:
 
 @dataclass
 class Call:
-    """One call of the scripted life: wall seconds, and how many frames were compiled during it."""
+    """One call of the scripted life: wall and CPU seconds (compilers included), frames compiled during it."""
 
     name: str
     seconds: float
+    cpu_seconds: float
     compiled_frames: int
 
 
@@ -134,10 +135,14 @@ class CudaGraphs:
 
 @dataclass
 class Overhead:
-    """Microseconds of one call spent outside kernels, and how that was estimated."""
+    """Microseconds of one call spent outside kernels, and how that was estimated.
+
+    `memory_microseconds` come on top, where known, and grow with the batch: mostly memory given back to the system.
+    """
 
     microseconds: float | None
     method: str
+    memory_microseconds: float | None = None
     budget: float = OVERHEAD_BUDGET_US
 
 

@@ -127,9 +127,10 @@ def perturbed_states(
 
     Every world starts at a keyframe (world w takes keyframe w modulo their number) or at qpos0, moved by
     a random displacement in the tangent space, with random velocity, time, controls a little beyond their
-    range (so that clamping matters), forces on joints and wrenches on all bodies. Worlds with an odd
-    index then run `settle` steps of MuJoCo C without the applied forces and with a fifth of the controls:
-    they rest or slide in contact, with the warm start of a running simulation.
+    range (so that clamping matters), forces on joints and wrenches on all bodies, in proportion to
+    inertia. Worlds with an odd index then run `settle` steps of MuJoCo C without the applied forces and
+    with a fifth of the controls: they rest or slide in contact, with the warm start of a running
+    simulation.
 
     Args:
       settle: least number of C steps of the odd worlds; twice as many where they do not lead to a contact.
@@ -153,9 +154,16 @@ def _perturbed_state(
     mjd.ctrl = _random_ctrl(mjm, rng)
     if world % 2:
         mjd = _settled(mjm, mjd, settle)
-    mjd.qfrc_applied = scale * 0.5 * rng.standard_normal(mjm.nv)
-    mjd.xfrc_applied = scale * 0.5 * rng.standard_normal((mjm.nbody, 6))
+    mjd.qfrc_applied = scale * mjm.dof_M0 * rng.standard_normal(mjm.nv)
+    mjd.xfrc_applied = scale * _wrench_sizes(mjm) * rng.standard_normal((mjm.nbody, 6))
     return mjd
+
+
+def _wrench_sizes(mjm: mujoco.MjModel) -> np.ndarray:
+    """Wrenches that accelerate a free body by one, (nbody, 6); a force on the world too, which moves nothing."""
+    sizes = np.concatenate([np.repeat(mjm.body_mass[:, None], 3, axis=1), mjm.body_inertia], axis=1)
+    sizes[0] = 1.0
+    return sizes
 
 
 def _random_ctrl(mjm: mujoco.MjModel, rng: np.random.Generator) -> np.ndarray:
@@ -231,9 +239,11 @@ def _dense_moment(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
 
 
 def _dense_jacobian(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
-    if not mujoco.mj_isSparse(mjm):
-        return np.array(mjd.efc_J).reshape(-1, mjm.nv) if mjm.nv else np.zeros((mjd.nefc, 0))
     dense = np.zeros((mjd.nefc, mjm.nv))
+    if not mujoco.mj_isSparse(mjm):
+        # C leaves room for the rows of contacts that turn out to have none (between bodies that cannot move).
+        dense.flat = mjd.efc_J[: dense.size]
+        return dense
     if dense.size:
         mujoco.mju_sparse2dense(dense, mjd.efc_J, mjd.efc_J_rownnz, mjd.efc_J_rowadr, mjd.efc_J_colind)
     return dense
@@ -371,15 +381,21 @@ def _worlds_of(m: mjt.Model, d: mjt.Data, name: str, single: bool) -> list[np.nd
     return values
 
 
-#: What of a contact does not change with the state, by its shape per slot.
-_STATIC = {"geom": (2,), "dim": (), "includemargin": (), "friction": (5,)}
+#: What of a contact does not change with the state: the model's name for it, its shape per slot.
+_STATIC: dict[str, tuple[str, tuple[int, ...]]] = {
+    "geom": ("contact_geom", (2,)),
+    "dim": ("contact_dim", ()),
+    "includemargin": ("contact_margin", ()),
+    "friction": ("contact_friction", (5,)),
+}
 
 
 def _static_slots(m: mjt.Model, name: str) -> np.ndarray:
-    value = getattr(m, f"contact_{name}")
+    attribute, shape = _STATIC[name]
+    value = getattr(m, attribute)
     if isinstance(value, torch.Tensor):
         value = value[..., 0].detach().cpu().numpy().T
-    return np.reshape(value, (m.nconmax, *_STATIC[name]))
+    return np.reshape(value, (m.nconmax, *shape))
 
 
 def _tolerance(name: str, rtol: float | Mapping[str, float] | None) -> float:

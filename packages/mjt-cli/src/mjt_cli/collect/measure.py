@@ -15,12 +15,8 @@ from mjt_cli.collect import torch_private
 from mjt_cli.report import Overhead
 
 OVERHEAD_CALLS = 20
-CPU_METHOD = (
-    "median over calls of wall time less time inside generated kernels and library calls; an upper bound"
-)
-CUDA_METHOD = (
-    "mean over calls of wall time less time of GPU kernels, from torch.profiler; zero where the GPU is full"
-)
+CPU_METHOD = "median of repeated calls with kernels and library calls replaced by nothing; an upper bound"
+CUDA_METHOD = "mean wall time less time of GPU kernels, from torch.profiler; zero where the GPU never waits"
 
 
 def synchronize(device: str) -> None:
@@ -44,18 +40,22 @@ def overhead(step: Callable[[], object], device: str, backend: str) -> Overhead:
         return Overhead(None, f"not measured with backend {backend}")
     if device.startswith("cuda"):
         return Overhead(_cuda_overhead(step, device), CUDA_METHOD)
-    return Overhead(_cpu_overhead(step), CPU_METHOD)
+    return _cpu_overhead(step)
 
 
-def _cpu_overhead(step: Callable[[], object]) -> float:
-    outside = []
-    with torch_private.kernel_clock(torch_private.generated_modules()) as clock:
-        for _ in range(OVERHEAD_CALLS):
-            clock.seconds = 0.0
-            start = time.perf_counter()
-            step()
-            outside.append(time.perf_counter() - start - clock.seconds)
-    return 1e6 * statistics.median(outside)
+def _cpu_overhead(step: Callable[[], object]) -> Overhead:
+    def recorded() -> float:
+        switch.record()
+        return seconds_of(step, "cpu") - switch.seconds
+
+    def replayed() -> float:
+        switch.replay()
+        return seconds_of(step, "cpu")
+
+    with torch_private.kernel_switch(torch_private.generated_modules()) as switch:
+        outside = statistics.median(recorded() for _ in range(OVERHEAD_CALLS))
+        alone = statistics.median(replayed() for _ in range(10 * OVERHEAD_CALLS))
+    return Overhead(1e6 * alone, CPU_METHOD, 1e6 * max(0.0, outside - alone))
 
 
 def _cuda_overhead(step: Callable[[], object], device: str) -> float:

@@ -90,6 +90,6 @@ def stacked_data(scene: Scene) -> mjt.Data:
 
 
 def copied_data(scene: Scene) -> mjt.Data:
-    """`put_data`, under its alias, of one MjData per world."""
+    """`put_data` of one MjData per world."""
     mjd = mujoco.MjData(scene.mjm)
-    return scene.excited(mjt.device_put([mjd] * scene.batch, scene.m))
+    return scene.excited(mjt.put_data(scene.m, [mjd] * scene.batch))

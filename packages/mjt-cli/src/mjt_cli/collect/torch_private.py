@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,45 +179,61 @@ def count_library_calls(text: str) -> int:
     return len(LIBRARY_CALL.findall(text))
 
 
-class KernelClock:
-    """Adds up the time spent inside the kernels and library calls of generated modules."""
+class KernelSwitch:
+    """Stands between generated modules and their kernels and library calls.
+
+    In a recorded call everything runs, its time is added to `seconds` and its results are kept. In a replayed call
+    nothing runs: each kernel or library call at once returns what it returned in the recorded one.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self._results: list[Any] = []
+        self._replayed: Iterator[Any] | None = None
 
-    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, its running time added to `seconds`."""
+    def record(self) -> None:
+        """Starts a recorded call."""
+        self.seconds, self._results, self._replayed = 0.0, [], None
+
+    def replay(self) -> None:
+        """Starts a replayed call."""
+        self._replayed = iter(self._results)
+
+    def behind(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, behind this switch."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
+            if self._replayed is not None:
+                return next(self._replayed)
             start = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.seconds += time.perf_counter() - start
+            result = function(*args, **kwargs)
+            self.seconds += time.perf_counter() - start
+            self._results.append(result)
+            return result
 
         return run
 
 
-class _TimedNamespace:
-    """Stands in for `extern_kernels` or `torch.ops...`: what is called through it is timed."""
+class _SwitchedNamespace:
+    """Stands in for `extern_kernels` or `torch.ops...`: what is called through it is switched."""
 
-    def __init__(self, target: Any, clock: KernelClock) -> None:
+    def __init__(self, target: Any, switch: KernelSwitch) -> None:
         self._target = target
-        self._clock = clock
+        self._switch = switch
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._target, name)
         is_namespace = isinstance(value, ModuleType | torch._ops.OpOverloadPacket)
-        found = _TimedNamespace(value, self._clock) if is_namespace else self._clock.timed(value)
+        found = _SwitchedNamespace(value, self._switch) if is_namespace else self._switch.behind(value)
         setattr(self, name, found)
         return found
 
 
-class _TimedTorch:
-    """Stands in for the `torch` of a generated module: only `torch.ops` is timed."""
+class _SwitchedTorch:
+    """Stands in for the `torch` of a generated module: only `torch.ops` is switched."""
 
-    def __init__(self, clock: KernelClock) -> None:
-        self.ops = _TimedNamespace(torch.ops, clock)
+    def __init__(self, switch: KernelSwitch) -> None:
+        self.ops = _SwitchedNamespace(torch.ops, switch)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(torch, name)
@@ -226,20 +242,21 @@ class _TimedTorch:
 
 
 @contextmanager
-def kernel_clock(modules: list[ModuleType]) -> Generator[KernelClock]:
-    """Times everything the generated modules run on a CPU while the context is open.
+def kernel_switch(modules: list[ModuleType]) -> Generator[KernelSwitch]:
+    """Puts everything the generated modules run on a CPU behind a switch while the context is open.
 
-    Generated code looks kernels up in the globals of its module, so timed versions are put there meanwhile.
+    Generated code looks kernels up in the globals of its module, so other functions are put there meanwhile.
     """
-    clock = KernelClock()
+    switch = KernelSwitch()
     saved = [(module, dict(vars(module))) for module in modules]
     for module in modules:
-        names = KERNEL.findall(source(module))
-        vars(module).update({name: clock.timed(vars(module)[name]) for name in names if name in vars(module)})
-        vars(module).update(extern_kernels=_TimedNamespace(vars(module)["extern_kernels"], clock))
-        vars(module).update(torch=_TimedTorch(clock))
+        values = vars(module)
+        kernels = [name for name in KERNEL.findall(source(module)) if name in values]
+        values.update({name: switch.behind(values[name]) for name in kernels})
+        values["extern_kernels"] = _SwitchedNamespace(values["extern_kernels"], switch)
+        values["torch"] = _SwitchedTorch(switch)
     try:
-        yield clock
+        yield switch
     finally:
-        for module, values in saved:
-            vars(module).update(values)
+        for module, before in saved:
+            vars(module).update(before)

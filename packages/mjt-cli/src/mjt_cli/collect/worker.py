@@ -140,8 +140,9 @@ def live(run: Run, scene: scenario.Scene, step: Callable[[mjt.Data], mjt.Data]) 
     with torch_private.compiler_log() as log:
         for name, call in scenario.life(scene, step):
             run.phase(name if report.life else f"{name} (compiling)")
+            cpu = cpu_seconds()
             seconds = measure.seconds_of(call, run.job.device)
-            record_call(report, name, seconds, log)
+            record_call(report, name, seconds, cpu_seconds() - cpu, log)
     if report.cuda_graphs and report.cuda_graphs.applies:
         report.cuda_graphs.skips = [text for is_skip, text in log.cuda_graphs if is_skip]
         report.cuda_graphs.partitions = [
@@ -149,18 +150,26 @@ def live(run: Run, scene: scenario.Scene, step: Callable[[mjt.Data], mjt.Data]) 
         ]
 
 
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of the compilers it has waited for."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
 def is_partition(text: str) -> bool:
     """Whether a line of the CUDA graph log counts or describes partitions."""
     return "graph partitions" in text or text.lstrip().startswith("Partition ") or "reason=" in text
 
 
-def record_call(report: Report, name: str, seconds: float, log: torch_private.CompilerLog) -> None:
+def record_call(
+    report: Report, name: str, seconds: float, cpu: float, log: torch_private.CompilerLog
+) -> None:
     """Adds one call of the life, and the frames and graph breaks that it caused, to the report."""
     frames = torch_private.take_frames()
     if not report.life:
         report.graphs = torch_private.graphs_captured()
         report.code = generated_code(frames)
-    report.life.append(Call(name, seconds, len(frames)))
+    report.life.append(Call(name, seconds, cpu, len(frames)))
     for frame in frames:
         if frame.recompile_reason:
             report.recompilations.append(Recompilation(frame.name, name, frame.recompile_reason))

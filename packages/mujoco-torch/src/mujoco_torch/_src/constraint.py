@@ -37,7 +37,7 @@ def make_constraint(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: the contacts or velocities of ``d`` do not fit the model.
     """
-    parts = [rows for rows in (_limit_rows(m, d), *_contact_rows(m, d)) if rows is not None]
+    parts = [rows for rows in (_limit_rows(m, d), _contact_rows(m, d)) if rows is not None]
     if not parts:
         worlds = d.qpos.shape[-1]
         empty = d.qpos.new_zeros((0, worlds))
@@ -66,26 +66,61 @@ def _limit_rows(m: InsideModel, d: InsideData) -> Rows | None:
     return Rows(jac, dist, mass, vel, reference - m.limit_damping * vel)
 
 
-def _contact_rows(m: InsideModel, d: InsideData) -> list[Rows]:
-    """Contacts, by runs of equal condim: a frictionless row, or the edges of a pyramid (``mj_instantiateContact``)."""
+def _contact_rows(m: InsideModel, d: InsideData) -> Rows | None:
+    """Contacts: a frictionless row, or the edges of a pyramid (``mj_instantiateContact``).
+
+    A row is a wrench: its force along the contact axes, moved to the centre of mass of a tree. Its Jacobian is the inner
+    product with the motion axes of that tree's dofs, its velocity that with the velocities of the two bodies.
+    """
     if not m.nconmax:
-        return []
+        return None
     active = d.contact_dist < m.contact_threshold
     dist = torch.where(active, d.contact_dist, m.contact_margin)
     mass, reference = _impedance(m, "contact", dist, active)
+
+    jac, vel = 0.0, 0.0
+    for side in range(m.contact_sides):
+        wrench = _row_wrenches(m, d, m.contact_root[side])
+        jac = jac + m.contact_moved[side] * dot(wrench[:, :, None], d.cdof[:, None])
+        vel = vel + dot(wrench, _per_row(m, m.contact_velocity[side] @ d.cvel))
+    mass, reference, dist = (_per_row(m, x) for x in (mass, reference, dist))
+    return Rows(jac, dist, mass, vel, reference - _per_row(m, m.contact_damping) * vel)
+
+
+def _row_wrenches(m: InsideModel, d: InsideData, root: Tensor) -> Tensor:
+    """Wrench ``[6, nrow, B]`` (torque, force) of every contact row about the centre of mass of the given tree."""
+    offset = d.contact_pos - root @ d.subtree_com
+
+    def axis(k: int) -> Tensor:
+        """Unit wrench along axis k: force along the normal and the two tangents, then torque about them."""
+        direction = d.contact_frame[3 * (k % 3) : 3 * (k % 3) + 3]
+        if k < 3:
+            return torch.cat((cross(offset, direction), direction))
+        return torch.cat((direction, torch.zeros_like(direction)))
+
+    axes = [axis(k) for k in range(max(m.contact_dim))]
+    return torch.cat([_edges(m, axes, dim, slice(start, end)) for dim, start, end in m.dim_runs], 1)
+
+
+def _edges(m: InsideModel, axes: list[Tensor], dim: int, at: slice) -> Tensor:
+    """Wrenches of the rows of consecutive contacts of one condim: the normal, or normal +- friction along each axis."""
+    normal = axes[0][:, at]
+    if dim == 1:
+        return normal
     rows = []
+    for k in range(1, dim):
+        edge = m.contact_friction[k - 1, at] * axes[k][:, at]
+        rows += [normal + edge, normal - edge]
+    return torch.stack(rows, 2).flatten(1, 2)
+
+
+def _per_row(m: InsideModel, x: Tensor) -> Tensor:
+    """Values ``[..., ncon, B]`` of contacts, repeated for each of their rows."""
+    parts = []
     for dim, start, end in m.dim_runs:
-        at = slice(start, end)
-        jac, vel = _edges(m, d, dim, at)
-        n = jac.shape[1]
-
-        def spread(x: Tensor, n: int = n, at: slice = at) -> Tensor:
-            return x[at][:, None].expand(-1, n, -1).flatten(0, 1)
-
-        vel = vel.flatten(0, 1)
-        damping = m.contact_damping[at].repeat_interleave(n, 0)
-        rows.append(Rows(jac.flatten(0, 1), spread(dist), spread(mass), vel, spread(reference) - damping * vel))
-    return rows
+        edges = max(1, 2 * (dim - 1))
+        parts.append(x[..., start:end, None, :].expand(*x.shape[:-2], end - start, edges, -1).flatten(-3, -2))
+    return torch.cat(parts, -2) if len(parts) > 1 else parts[0]
 
 
 def _impedance(m: InsideModel, name: str, pos: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,45 +140,3 @@ def _impedance(m: InsideModel, name: str, pos: Tensor, active: Tensor) -> tuple[
     imp = get("imp0") + y * get("imprange")
     resistance = ((1.0 - imp) / imp * get("invweight")).clamp(min=MINVAL)
     return torch.where(active, 1.0 / resistance, 0.0), -get("stiffness") * imp * violation
-
-
-def _edges(m: InsideModel, d: InsideData, dim: int, at: slice) -> tuple[Tensor, Tensor]:
-    """Jacobian ``[ncon, nedge, nv, B]`` and velocity ``[ncon, nedge, B]`` of the pyramid edges of some contacts."""
-    point, frame = d.contact_pos[:, at], d.contact_frame[:, at]
-    moved = m.contact_dof[at]
-    offset = point[:, :, None] - (m.dof_root @ d.subtree_com)[:, None]  # [3, ncon, nv, B]
-    angular, linear = d.cdof[:3, None], d.cdof[3:, None]
-    motion = linear + cross(angular.expand_as(offset), offset)
-    spin_vel, point_vel = _relative_velocity(m, d, point, at)
-
-    def direction(k: int) -> tuple[Tensor, Tensor]:
-        """Jacobian and velocity along axis k of the contact: normal, two tangents, then turns about them."""
-        axis = frame[3 * (k % 3) : 3 * (k % 3) + 3]
-        if k < 3:
-            return moved * dot(axis[:, :, None], motion), dot(axis, point_vel)
-        return moved * dot(axis[:, :, None], angular.expand_as(motion)), dot(axis, spin_vel)
-
-    jac, vel = direction(0)
-    if dim == 1:
-        return jac[:, None], vel[:, None]
-    jacs, vels = [], []
-    for k in range(1, dim):
-        mu = m.contact_friction[k - 1, at]
-        edge_jac, edge_vel = direction(k)
-        edge_jac, edge_vel = mu[:, None] * edge_jac, mu * edge_vel
-        jacs += [jac + edge_jac, jac - edge_jac]
-        vels += [vel + edge_vel, vel - edge_vel]
-    return torch.stack(jacs, 1), torch.stack(vels, 1)
-
-
-def _relative_velocity(m: InsideModel, d: InsideData, point: Tensor, at: slice) -> tuple[Tensor, Tensor]:
-    """Angular and linear velocity ``[3, ncon, B]`` of the second body of a contact relative to the first."""
-    com = m.body_root @ d.subtree_com
-
-    def at_point(select: Tensor) -> tuple[Tensor, Tensor]:
-        velocity = select @ d.cvel
-        return velocity[:3], velocity[3:] + cross(velocity[:3], point - select @ com)
-
-    spin1, linear1 = at_point(m.contact_body1[at])
-    spin2, linear2 = at_point(m.contact_body2[at])
-    return spin2 - spin1, linear2 - linear1

@@ -484,9 +484,11 @@ def _contacts(mjm: mujoco.MjModel):
     mu = friction[:, 0]
     edge = tran * (1.0 + mu**2) * 2.0 * mu**2 / max(MINVAL, mjm.opt.impratio)
     invweight = np.where(frictional, edge, tran)
-    moved = _moved_by(mjm)
+    owner = np.repeat(np.arange(len(slots)), nrow).astype(int)  # the contact of each row
+    sides = _contact_sides(mjm, body1, body2)
     static = dict(
         nconmax=nconmax,
+        contact_sides=len(sides),
         pair_groups=tuple(groups),
         slot_runs=tuple(runs),
         dim_runs=tuple(tuple(run) for run in dim_runs),
@@ -496,9 +498,9 @@ def _contacts(mjm: mujoco.MjModel):
         nefc_contact=int(address[-1]),
     )
     arrays |= dict(
-        contact_body1=_select(body1, mjm.nbody),
-        contact_body2=_select(body2, mjm.nbody),
-        contact_dof=(moved[body2] - moved[body1]).reshape(len(slots), mjm.nv, 1),
+        contact_root=np.stack([_select(root, mjm.nbody) for root, _, _ in sides]),
+        contact_velocity=np.stack([velocity for _, velocity, _ in sides]),
+        contact_moved=np.stack([moved[owner][..., None] for _, _, moved in sides]),
         contact_friction=_items(friction),
         # A contact of two fixed bodies is listed, but has no rows: no distance is below its threshold.
         contact_threshold=_items(np.array([-np.inf if p.fixed else p.margin for p in slots])),
@@ -508,6 +510,20 @@ def _contacts(mjm: mujoco.MjModel):
     margin = np.array([p.margin for p in slots])
     arrays |= _impedance(mjm, "contact", solref, solimp, margin, invweight)
     return static, arrays
+
+
+def _contact_sides(mjm: mujoco.MjModel, body1: np.ndarray, body2: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+    """Root body, velocity selection and moving dofs of each side of the contacts.
+
+    Where no contact has moving bodies of two trees, one side does: both bodies are described about one point.
+    """
+    n, moved = mjm.nbody, _moved_by(mjm)
+    root1, root2 = mjm.body_rootid[body1], mjm.body_rootid[body2]
+    moving1, moving2 = moved[body1].any(1), moved[body2].any(1)
+    if (moving1 & moving2 & (root1 != root2)).any():
+        return [(root2, _select(body2, n), moved[body2]), (root1, -_select(body1, n), -moved[body1])]
+    root = np.where(moving2, root2, root1)
+    return [(root, _select(body2, n) - _select(body1, n), moved[body2] - moved[body1])]
 
 
 def _moved_by(mjm: mujoco.MjModel) -> np.ndarray:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
-# Errors of the mathematical functions and floating-point traps are never looked at; NaN and infinity keep their meaning.
+# Nobody looks at errno or floating-point traps; NaN and infinity keep their meaning.
 _FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC", "-pthread")
 _NATIVE = (("-march=native",), ("-mcpu=native",), ())
 _COMPILERS = ("g++", "clang++", "c++")
@@ -73,34 +73,38 @@ def find_compiler() -> list[str]:
     raise BuildError(f"no C++ compiler among {', '.join(_COMPILERS)}")
 
 
-def cache_dir() -> Path:
-    """The folder of built kernels; a fresh temporary one where the user's cache cannot be written."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = base / "mujoco_torch"
+def cache_dir() -> Path | None:
+    """The folder of built kernels, or None where the user's cache cannot be written."""
     try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mujoco_torch"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="mujoco_torch-"))
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return None
+    return folder if os.access(folder, os.W_OK) else None
 
 
 def _load(compiler: list[str]) -> ctypes.CDLL:
-    folder, errors = cache_dir(), ""
+    if folder := cache_dir():
+        return _load_from(folder, compiler)
+    with tempfile.TemporaryDirectory(prefix="mujoco_torch-") as temporary:
+        return _load_from(Path(temporary), compiler)  # a loaded library outlives its file
+
+
+def _load_from(folder: Path, compiler: list[str]) -> ctypes.CDLL:
+    error = ""
     for native in _NATIVE:
-        flags = (*_FLAGS, *native)
-        target = folder / f"kernels-{_key(compiler, flags)}.so"
+        command = [*compiler, *_FLAGS, *native]
+        target = folder / f"kernels-{_key(command)}.so"
         try:
             return ctypes.CDLL(str(target))
-        except OSError:  # not built yet, or not whole
-            errors = _build([*compiler, *flags], target)
-        if not errors:
+        except OSError:  # not built yet, or damaged
+            error = _build(command, target)
+        if not error:
             try:
                 return ctypes.CDLL(str(target))
-            except OSError as error:
-                raise BuildError(str(error)) from error
-    raise BuildError(f"{' '.join(compiler)} failed: {errors}")
+            except OSError as problem:
+                raise BuildError(str(problem)) from problem
+    raise BuildError(f"{shlex.join(compiler)} failed: {error}")
 
 
 def _build(command: list[str], target: Path) -> str:
@@ -119,8 +123,8 @@ def _build(command: list[str], target: Path) -> str:
         Path(partial).unlink(missing_ok=True)
 
 
-def _key(compiler: list[str], flags: tuple[str, ...]) -> str:
-    parts = (_SOURCE.read_text(), *compiler, *flags, platform.machine(), _processor())
+def _key(command: list[str]) -> str:
+    parts = (_SOURCE.read_text(), *command, platform.machine(), _processor())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 

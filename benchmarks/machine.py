@@ -1,0 +1,29 @@
+"""Where a figure was measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+
+def describe() -> dict[str, str | int]:
+    """Processor, number of cores this process may use, system and Python."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+
+
+def load_average() -> float:
+    """Processes that wanted to run, over the last minute."""
+    return os.getloadavg()[0]
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()

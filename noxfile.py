@@ -1,0 +1,77 @@
+"""Sessions that check the repository; `nox` alone runs the tests."""
+
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2"
+nox.options.default_venv_backend = "venv"
+nox.options.sessions = ["tests"]
+
+PINNED = ("-c", "constraints.txt")
+MJX_PINNED = ("-c", "benchmarks/constraints-mjx.txt")
+LIBRARY = "packages/mujoco-torch"
+COMMAND_LINE = "packages/mjt-cli"
+
+# Read for their model files only, never imported: what they require (JAX among it) is left out.
+MODEL_ZOO = ("brax", "dm_control", "gymnasium", "mujoco-mjx")
+
+# Two test processes on two cores: each gets one thread, or they would wait for each other.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def install_packages(session: nox.Session, extra: str = "") -> None:
+    """Install both distributions from the work tree, as a user would, with the pinned requirements."""
+    session.install(*PINNED, f"./{LIBRARY}{extra}", f"./{COMMAND_LINE}{extra}")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests of both packages on two workers; arguments go to pytest."""
+    install_packages(session, "[test]")
+    session.install(*PINNED, "--no-deps", *MODEL_ZOO)
+    caches = Path(session.create_tmp())
+    env = ONE_THREAD | {
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+        "XDG_CACHE_HOME": str(caches / "xdg"),
+    }
+    arguments = session.posargs or ["--durations=15"]
+    session.run("pytest", "-n", "2", "--dist", "worksteal", *arguments, env=env)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, formatting, types and import layers."""
+    install_packages(session)
+    session.install(*PINNED, "ruff", "ty", "import-linter")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("ty", "check", "--python", session.virtualenv.location)
+    session.run("lint-imports")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation into docs/_build; a warning is an error."""
+    session.install(*PINNED, "sphinx", "myst-parser", "furo")
+    session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", "docs/_build/html")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Compare the engines on the humanoid; arguments go to benchmarks/compare.py."""
+    install_packages(session)
+    arguments = session.posargs or ["--scenes", "humanoid", "--rounds", "3"]
+    session.run("python", "benchmarks/compare.py", "--python-mjx", str(mjx_python(session)), *arguments)
+
+
+def mjx_python(session: nox.Session) -> Path:
+    """Interpreter of a separate environment with MJX, which needs a MuJoCo of its own version."""
+    home = Path(session.create_tmp()) / "mjx"
+    python = home / "bin" / "python"
+    if not python.exists():
+        session.run("python", "-m", "venv", str(home))
+    session.run(
+        str(python), "-m", "pip", "install", "-q", *MJX_PINNED, "jax", "mujoco", "mujoco-mjx", external=True
+    )
+    return python
