@@ -116,6 +116,15 @@ def test_peak_of_sees_memory():
     assert peak is None or peak > 8 * 2**20
 
 
+def test_rate_counts_the_calls_made(monkeypatch: pytest.MonkeyPatch):
+    calls: list[int] = []
+    assert measure.calls_per_second(lambda: calls.append(1), 7, "cpu") > 0
+    assert len(calls) == 7
+    monkeypatch.setattr(measure, "SPEED_SECONDS", 0.01)
+    measure.calls_per_second(lambda: calls.append(process.time.sleep(0.01)), 1000, "cpu")
+    assert len(calls) < 20
+
+
 def test_failure_is_a_finding_of_the_report(monkeypatch: pytest.MonkeyPatch):
     def fail(job: Job, report: Report, phase) -> None:
         phase("first step (compiling)")

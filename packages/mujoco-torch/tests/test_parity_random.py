@@ -33,7 +33,7 @@ def random_model(seed: int) -> mujoco.MjModel:
     spec.option.timestep = rng.uniform(0.001, 0.005)
     spec.option.integrator = rng.choice([mujoco.mjtIntegrator.mjINT_EULER, mujoco.mjtIntegrator.mjINT_RK4])
     spec.option.impratio = rng.choice([1.0, 3.0])
-    spec.option.gravity = rng.normal(0.0, 3.0, 3) + [0.0, 0.0, -6.0]
+    spec.option.gravity = rng.normal((0.0, 0.0, -6.0), 3.0)
     spec.option.disableflags = int(sum(_bit(flag) for flag in FLAGS if rng.random() < 0.08))
     world = spec.worldbody
     for i in range(rng.integers(1, 3)):
@@ -60,9 +60,8 @@ def _small_rotation(rng: np.random.Generator, size: float) -> np.ndarray:
 
 
 def _add_body(rng: np.random.Generator, parent, name: str, free: bool):
-    body = parent.add_body(
-        name=name, pos=rng.uniform(-0.3, 0.3, 3) + [0, 0, 0.25], quat=_small_rotation(rng, 1.0)
-    )
+    position = rng.uniform((-0.3, -0.3, -0.05), (0.3, 0.3, 0.55))
+    body = parent.add_body(name=name, pos=position, quat=_small_rotation(rng, 1.0))
     if free:
         body.add_freejoint(name=f"{name}-free")
     else:

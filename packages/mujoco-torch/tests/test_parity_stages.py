@@ -3,6 +3,7 @@
 import functools
 
 import mujoco
+import numpy as np
 import pytest
 import torch
 
@@ -151,6 +152,22 @@ PILE = """
 
 TUMBLER = PILE.replace('model="pile"', 'model="tumbler"').replace("<option", '<option integrator="RK4"')
 
+SPINNERS = """
+<mujoco model="spinners">
+  <option integrator="RK4" timestep="0.01"/>
+  <worldbody>
+    <body name="anchored">
+      <joint name="ball" type="ball"/>
+      <inertial pos="0.1 0.02 -0.05" mass="1" diaginertia="1 2 2.5"/>
+    </body>
+    <body name="flying">
+      <freejoint name="free"/>
+      <inertial pos="0 0 0" mass="2" diaginertia="0.3 0.2 0.15"/>
+    </body>
+  </worldbody>
+</mujoco>
+"""
+
 PROBES = {"chains": CHAINS, "clamped-joint": CLAMPED_JOINT, "pile": PILE, "tumbler": TUMBLER}
 ALL_MODELS = (*mjt.MODELS, *PROBES)
 
@@ -221,6 +238,22 @@ def test_unnormalised_quaternions(name: str) -> None:
                 mjd.qpos[start : start + 4] *= (0.5, 1.7, 3.0, 0.0)[world]
     testing.stage_parity(mjm, "forward", scaled).raise_for_failures()
     testing.stage_parity(mjm, "step", scaled).raise_for_failures()
+
+
+def test_rungekutta4_turns_far_within_a_step() -> None:
+    """Up to more than a full turn per step, where the correction for rotations no longer is a short series."""
+    mjm = mujoco.MjModel.from_xml_string(SPINNERS)
+    axes = np.array([[1.0, 0.5, -0.7], [-0.3, 0.8, 0.6]])
+    spinning = []
+    for turn in (0.0, 1e-4, 0.1, 0.5, 1.0, 2.5, 3.5, 5.0, 7.0):
+        mjd = mujoco.MjData(mjm)
+        rates = turn / mjm.opt.timestep * axes / np.linalg.norm(axes, axis=1, keepdims=True)
+        mjd.qvel[0:3], mjd.qvel[6:9] = rates
+        spinning.append(mjd)
+    for mjd in spinning:
+        testing.stage_parity(mjm, "step", [mjd]).raise_for_failures()
+    report = testing.stage_parity(mjm, "step", spinning[:6])
+    assert report["qpos"].error <= testing.SMOOTH
 
 
 @pytest.mark.parametrize("name", ALL_MODELS)

@@ -129,8 +129,8 @@ def _overhead(report: Report) -> str:
     spent = report.overhead.microseconds
     if spent is None:
         return report.overhead.method
-    memory = report.overhead.memory_microseconds
-    beside = "" if memory is None else f"; memory management {memory:.0f} us more"
+    real = report.overhead.in_real_calls
+    beside = "" if real is None else f"; {real:.0f} us with memory given back to the system"
     return f"{spent:.0f} us a call (budget {report.overhead.budget:.0f} us){beside}"
 
 

@@ -137,12 +137,13 @@ class CudaGraphs:
 class Overhead:
     """Microseconds of one call spent outside kernels, and how that was estimated.
 
-    `memory_microseconds` come on top, where known, and grow with the batch: mostly memory given back to the system.
+    `in_real_calls` is, where known, what real calls spend outside kernels: it grows with the batch, since it has the
+    giving back of memory to the system, and with the load of the machine.
     """
 
     microseconds: float | None
     method: str
-    memory_microseconds: float | None = None
+    in_real_calls: float | None = None
     budget: float = OVERHEAD_BUDGET_US
 
 

@@ -242,8 +242,7 @@ def _dense_jacobian(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
     dense = np.zeros((mjd.nefc, mjm.nv))
     if not mujoco.mj_isSparse(mjm):
         # C leaves room for the rows of contacts that turn out to have none (between bodies that cannot move).
-        dense.flat = mjd.efc_J[: dense.size]
-        return dense
+        return np.array(mjd.efc_J[: dense.size]).reshape(dense.shape)
     if dense.size:
         mujoco.mju_sparse2dense(dense, mjd.efc_J, mjd.efc_J_rownnz, mjd.efc_J_rowadr, mjd.efc_J_colind)
     return dense
@@ -356,7 +355,7 @@ def compare(
     errors = []
     for name in fields:
         ours = _worlds_of(m, d, name, single)
-        theirs = [_reference(mjd.model, mjd, name) for mjd in references]
+        theirs = [_reference(reference.model, reference, name) for reference in references]
         errors.append(_field_error(name, ours, theirs, _tolerance(name, rtol)))
     return Report(tuple(errors))
 
@@ -617,7 +616,8 @@ def float32_parity(
         ours = {name: values[world].astype(np.float64) for name, values in fields.items()}
         theirs = {name: _reference(mjm, mjd, name) for name in _THRESHOLD_FIELDS}
         contact_error = max(contact_error, _pair_count_error(world, ours, theirs), key=lambda e: e.error)
-        found = _float32_errors(mjm, mjd, ours, world, grazing=_grazing(ours).any() or _grazing(theirs).any())
+        grazing = bool(_grazing(ours).any() or _grazing(theirs).any())
+        found = _float32_errors(mjm, mjd, ours, world, grazing)
         errors = [max(pair, key=lambda e: e.error) for pair in zip(errors, found, strict=True)]
     title = f"forward in float32: {len(references)} worlds, errors in tolerances"
     return Report((*errors, contact_error), title)
@@ -772,7 +772,7 @@ class Rollout:
     def horizon(self, amplification: float = 1e4) -> int:
         """Steps until chaos, when a world's shadow is more than `amplification` perturbations away."""
         far = (self.shadow > amplification * self.perturbation).any(axis=1)
-        return int(np.argmax(far)) if far.any() else len(far)
+        return int(np.argmax(far)) if far.any() else len(self.shadow)
 
     def ratio(self, nstep: int | None = None) -> float:
         """Our largest distance within `nstep` steps, relative to the shadow's largest up to the same step."""

@@ -14,7 +14,8 @@ import torch
 from mjt_cli.collect import torch_private
 from mjt_cli.report import Overhead
 
-OVERHEAD_CALLS = 20
+SPEED_SECONDS = 20.0
+OVERHEAD_CALLS = 10
 CPU_METHOD = "median of repeated calls with kernels and library calls replaced by nothing; an upper bound"
 CUDA_METHOD = "mean wall time less time of GPU kernels, from torch.profiler; zero where the GPU never waits"
 
@@ -32,6 +33,21 @@ def seconds_of(run: Callable[[], object], device: str) -> float:
     run()
     synchronize(device)
     return time.perf_counter() - start
+
+
+def calls_per_second(call: Callable[[], object], count: int, device: str) -> float:
+    """Rate of `count` calls in a row, or of as many as are made within `SPEED_SECONDS`."""
+    made = 0
+
+    def calls() -> None:
+        nonlocal made
+        deadline = time.perf_counter() + SPEED_SECONDS
+        while made < count and time.perf_counter() < deadline:
+            call()
+            made += 1
+
+    seconds = seconds_of(calls, device)
+    return made / seconds
 
 
 def overhead(step: Callable[[], object], device: str, backend: str) -> Overhead:
@@ -55,7 +71,7 @@ def _cpu_overhead(step: Callable[[], object]) -> Overhead:
     with torch_private.kernel_switch(torch_private.generated_modules()) as switch:
         outside = statistics.median(recorded() for _ in range(OVERHEAD_CALLS))
         alone = statistics.median(replayed() for _ in range(10 * OVERHEAD_CALLS))
-    return Overhead(1e6 * alone, CPU_METHOD, 1e6 * max(0.0, outside - alone))
+    return Overhead(1e6 * alone, CPU_METHOD, 1e6 * outside)
 
 
 def _cuda_overhead(step: Callable[[], object], device: str) -> float:

@@ -207,23 +207,23 @@ def generated_code(frames: Sequence[torch_private.Frame]) -> GeneratedCode:
 
 
 def steady(run: Run, scene: scenario.Scene, step: Callable[[mjt.Data], mjt.Data]) -> mjt.Data:
-    """Measures speed, time outside kernels and memory over `steps` fed-back steps; returns the last data."""
+    """Measures speed, time outside kernels and memory over fed-back steps; returns the last data."""
     job, report = run.job, run.report
-    run.phase(f"{job.steps} steady steps")
+    run.phase("steady steps")
     state = [scene.fresh()]
 
-    def advance(steps: int) -> None:
-        for _ in range(steps):
-            state[0] = step(state[0])
+    def advance() -> None:
+        state[0] = step(state[0])
 
-    advance(WARM_UP_STEPS)
+    for _ in range(WARM_UP_STEPS):
+        advance()
     if job.device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(job.device)
-    elapsed = []
+    rates = []
     report.memory.steady = measure.peak_of(
-        lambda: elapsed.append(measure.seconds_of(lambda: advance(job.steps), job.device))
+        lambda: rates.append(measure.calls_per_second(advance, job.steps, job.device))
     )
-    report.steps_per_second = job.batch * job.steps / elapsed[0]
+    report.steps_per_second = job.batch * rates[0]
     if job.device.startswith("cuda"):
         report.memory.device = torch.cuda.max_memory_allocated(job.device)
     report.nan_worlds = parity.worlds_not_finite(state[0])

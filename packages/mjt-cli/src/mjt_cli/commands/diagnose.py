@@ -22,7 +22,9 @@ def diagnose(
     batch: Annotated[int, typer.Option(min=1, help="Worlds simulated at once.")] = 1024,
     dtype: Annotated[DType, typer.Option(help="Floating point type.")] = DType.FLOAT64,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    steps: Annotated[int, typer.Option(min=1, help="Steps of the speed measurement.")] = 100,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Steps of the speed measurement, which ends after 20 s.")
+    ] = 100,
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads.  [default: torch's choice]")
     ] = None,

@@ -82,17 +82,18 @@ def rungekutta4(m: InsideModel, d: InsideData) -> InsideData:
         velocity, acceleration = _pull_back(m, moved, d.qvel), d.qacc
         qvel_sum, qacc_sum = qvel_sum + weight * velocity, qacc_sum + weight * acceleration
     d = d.replace(time=start.time, qpos=start.qpos, qvel=start.qvel)
-    return _advance(m, d, qacc_sum / 6.0, qvel_sum / 6.0)
+    qacc = qacc_sum / 6.0
+    # As in C: qacc is that of the whole step, the next solve starts from that of the last stage.
+    return _advance(m, d, qacc, qvel_sum / 6.0).replace(qacc=qacc)
 
 
 def _pull_back(m: InsideModel, moved: Tensor, qvel: Tensor) -> Tensor:
     """Velocity at the end of a displacement, as a rate of that displacement: the inverse of dexp for rotations."""
     if not m.nquat:
         return qvel
-    u = (m.quat_dof @ moved).unflatten(0, (3, m.nquat))
-    w = (m.quat_dof @ qvel).unflatten(0, (3, m.nquat))
-    half_turn = spatial.cross(u, w)
-    correction = 0.5 * half_turn + spatial.cross(u, half_turn) / 12.0
+    turned = (m.quat_dof @ moved).unflatten(0, (3, m.nquat))
+    spin = (m.quat_dof @ qvel).unflatten(0, (3, m.nquat))
+    correction = spatial.rotation_vector_rate(turned, spin) - spin
     return qvel + m.quat_dof.T @ correction.flatten(0, 1)
 
 

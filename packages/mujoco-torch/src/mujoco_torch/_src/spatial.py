@@ -122,6 +122,21 @@ def quat_to_rotation_vector(q: Tensor) -> Tensor:
     return axis * torch.where(q[0] < 0, -scale, scale)
 
 
+def rotation_vector_rate(v: Tensor, w: Tensor) -> Tensor:
+    """Rate of the rotation vector ``v`` of a frame that turns with local angular velocity ``w``; smooth at zero.
+
+    The inverse of the derivative of the exponential map: ``w + v x w / 2 + c v x (v x w)`` with
+    ``c = (1 - |v|/2 cot(|v|/2)) / |v|^2`` (Iserles et al., "Lie-group methods", Acta Numerica 9 (2000), section 2.6).
+    """
+    square = dot(v, v)
+    small = square < SMALL_SQUARE
+    angle = torch.where(small, 1.0, square).sqrt()
+    exact = (1.0 - 0.5 * angle / (0.5 * angle).tan()) / torch.where(small, 1.0, square)
+    c = torch.where(small, 1.0 / 12.0 + square / 720.0, exact)
+    turned = cross(v, w)
+    return w + 0.5 * turned + c * cross(v, turned)
+
+
 def mat_vec(mat: Tensor, v: Tensor) -> Tensor:
     """Matrix ``[9, ...]`` times vector ``[3, ...]``."""
     return torch.stack((dot(mat[0:3], v), dot(mat[3:6], v), dot(mat[6:9], v)))

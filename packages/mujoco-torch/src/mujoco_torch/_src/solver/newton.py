@@ -13,12 +13,14 @@ Departures from MuJoCo C:
 5. A world whose numbers are not finite stops at once instead of using up its iterations.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from .linalg import MINVAL, chol_factor, chol_solve, hessian
+from .rows import jacobian
 
 BLOCK = 512
 """Worlds per call on a CPU: one block's Jacobian (100 rows, 27 dofs, float64) is 11 MB, a batch of 4,096 is 88 MB."""
@@ -68,6 +70,42 @@ class Line(NamedTuple):
     quadratic: Tensor
 
 
+def solve(
+    mass: Tensor,
+    cdof: Tensor,
+    wrench: Tensor,
+    moved: Tensor,
+    limit_axis: Tensor,
+    limit_dof: Sequence[int],
+    limit_size: Sequence[int],
+    weight: Tensor,
+    aref: Tensor,
+    force: Tensor,
+    qacc_smooth: Tensor,
+    qacc_warmstart: Tensor,
+    **options: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Accelerations, row forces, their joint forces and iterations used, of rows in factored form.
+
+    Rows as in `rows.jacobian`, the rest and the options as in `newton`. Returns qacc (nv, B), efc_force (nl + nc, B),
+    qfrc_constraint (nv, B) and niter (B,) int32; the forces are those at qacc.
+    """
+    worlds = mass.shape[-1]
+    inputs = (mass, cdof, wrench, limit_axis, weight, aref, force, qacc_smooth, qacc_warmstart)
+
+    def block(mass, cdof, wrench, limit_axis, weight, aref, *rest):
+        jac = jacobian(cdof, wrench, moved, limit_axis, limit_dof, limit_size)
+        qacc, niter = newton(mass, jac, weight, aref, *rest, **options)
+        efc_force = -weight * _negative(_mul(jac, qacc) - aref)
+        return qacc, efc_force, (jac * efc_force.unsqueeze(1)).sum(0), niter
+
+    if mass.device.type != "cpu" or worlds <= BLOCK:
+        return block(*inputs)
+    parts = zip(*(x.split(BLOCK, -1) for x in inputs), strict=True)
+    results = [block(*(x.contiguous() for x in part)) for part in parts]
+    return tuple(torch.cat(x, -1) for x in zip(*results, strict=True))
+
+
 def newton(
     mass: Tensor,
     jac: Tensor,
@@ -88,29 +126,6 @@ def newton(
     qacc_warmstart (nv, B). A world without active rows gets qacc_smooth and 0 iterations. Waits for the device once
     per iteration and line search step, except while a CUDA graph is captured: then the full counts are run, masked.
     """
-    inputs = (mass, jac, weight, aref, force, qacc_smooth, qacc_warmstart)
-    options = (tolerance, ls_tolerance, iterations, ls_iterations)
-    worlds = mass.shape[-1]
-    if mass.device.type != "cpu" or worlds <= BLOCK:
-        return _newton_block(*inputs, *options)
-    blocks = zip(*(x.split(BLOCK, -1) for x in inputs), strict=True)
-    results = [_newton_block(*(x.contiguous() for x in block), *options) for block in blocks]
-    return torch.cat([r[0] for r in results], -1), torch.cat([r[1] for r in results])
-
-
-def _newton_block(
-    mass,
-    jac,
-    weight,
-    aref,
-    force,
-    qacc_smooth,
-    qacc_warmstart,
-    tolerance,
-    ls_tolerance,
-    iterations,
-    ls_iterations,
-) -> tuple[Tensor, Tensor]:
     scale = 1 / mass.diagonal().sum(-1).clamp_min(MINVAL)
     problem = Problem(mass, jac, weight, aref, force, scale)
     state = _start(problem, qacc_smooth, qacc_warmstart, tolerance)

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from . import kernels, linalg
 from .newton import newton as newton_reference
+from .newton import solve as solve_reference
+from .rows import jacobian, jacobian_transposed
 
 _FLOATS = (torch.float32, torch.float64)
 
@@ -61,6 +63,43 @@ def newton(
     return _newton(
         mass, jac, weight, aref, qfrc_smooth, qacc_smooth, qacc_warmstart,
         float(tolerance), float(ls_tolerance), int(iterations), int(ls_iterations),
+    )  # fmt: skip
+
+
+def solve(
+    mass: Tensor,
+    cdof: Tensor,
+    wrench: Tensor,
+    moved: Tensor,
+    limit_axis: Tensor,
+    limit_dof: Sequence[int],
+    limit_size: Sequence[int],
+    weight: Tensor,
+    aref: Tensor,
+    qfrc_smooth: Tensor,
+    qacc_smooth: Tensor,
+    qacc_warmstart: Tensor,
+    *,
+    tolerance: float,
+    ls_tolerance: float,
+    iterations: int,
+    ls_iterations: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Constrained accelerations qacc (nv, B), row forces efc_force (nl + nc, B), their joint forces, and iterations.
+
+    Minimises 1/2 (a - a_s)' M (a - a_s) + sum_i 1/2 D_i min(0, J_i a - aref_i)^2, where `jacobian` says what J is: nl
+    limits of limit_axis (3, nl, B) at the static limit_dof, limit_size, then nc contact rows of wrench (S, 6, nc, B),
+    cdof (6, nv, B) and the static moved (S, nc, nv). M (nv, nv, B), D (nl + nc, B; zero for an inactive row),
+    aref (nl + nc, B), a_s = M^-1 qfrc_smooth. `qacc_smooth` and `qacc_warmstart` (nv, B) are only starting points.
+    At the returned qacc, efc_force_i = -D_i min(0, J_i a - aref_i) and qfrc_constraint (nv, B) = J' efc_force; the
+    iterations are (B,) int32.
+
+    No gradient flows to moved and the starting points. The gradient to the others is that of the optimum (implicit
+    differentiation with the final active rows), whatever the iterations did. See newton.py for the algorithm.
+    """
+    return _solve(
+        mass, cdof, wrench, moved, limit_axis, list(limit_dof), list(limit_size), weight, aref, qfrc_smooth, qacc_smooth,
+        qacc_warmstart, float(tolerance), float(ls_tolerance), int(iterations), int(ls_iterations),
     )  # fmt: skip
 
 
@@ -126,6 +165,55 @@ def _newton(
     return newton_reference(*inputs, **options)
 
 
+@torch.library.custom_op("mujoco_torch::solve", mutates_args=())
+def _solve(
+    mass: Tensor,
+    cdof: Tensor,
+    wrench: Tensor,
+    moved: Tensor,
+    limit_axis: Tensor,
+    limit_dof: Sequence[int],
+    limit_size: Sequence[int],
+    weight: Tensor,
+    aref: Tensor,
+    qfrc_smooth: Tensor,
+    qacc_smooth: Tensor,
+    qacc_warmstart: Tensor,
+    tolerance: float,
+    ls_tolerance: float,
+    iterations: int,
+    ls_iterations: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    nv, nl, (sides, nc) = mass.shape[0], len(limit_dof), moved.shape[:2]
+    _check(
+        "solve", mass.shape[-1], M=(mass, nv, nv), cdof=(cdof, 6, nv), wrench=(wrench, sides, 6, nc),
+        limit_axis=(limit_axis, 3, nl), D=(weight, nl + nc), aref=(aref, nl + nc), qfrc_smooth=(qfrc_smooth, nv),
+        qacc_smooth=(qacc_smooth, nv), qacc_warmstart=(qacc_warmstart, nv),
+    )  # fmt: skip
+    _check("solve", nv, moved=(moved, sides, nc))
+    _check_limits(limit_dof, limit_size, nv)
+    if nv == 0 or nl + nc == 0:
+        return (
+            _clone(qacc_smooth), torch.zeros_like(weight, memory_format=torch.contiguous_format),
+            torch.zeros_like(qacc_smooth, memory_format=torch.contiguous_format),
+            qacc_smooth.new_zeros(mass.shape[-1], dtype=torch.int32),
+        )  # fmt: skip
+    rows = (cdof, wrench, moved, limit_axis, limit_dof, limit_size, weight, aref)
+    return solve_reference(
+        mass, *rows, qfrc_smooth, qacc_smooth, qacc_warmstart,
+        tolerance=tolerance, ls_tolerance=ls_tolerance, iterations=iterations, ls_iterations=ls_iterations,
+    )  # fmt: skip
+
+
+def _check_limits(limit_dof: Sequence[int], limit_size: Sequence[int], nv: int) -> None:
+    """Raise unless every limit acts on one dof or three, all of them among the nv."""
+    if len(limit_dof) != len(limit_size):
+        raise ValueError(f"solve: {len(limit_dof)} limit_dof, but {len(limit_size)} limit_size")
+    for dof, size in zip(limit_dof, limit_size, strict=True):
+        if size not in (1, 3) or not 0 <= dof <= nv - size:
+            raise ValueError(f"solve: a limit of size {size} at dof {dof}; sizes are 1 and 3, dofs below {nv}")
+
+
 def _check(op: str, worlds: int, **arguments: tuple) -> None:
     """Raise unless every argument (tensor, *sizes) has those sizes, then the worlds, and all share dtype and device."""
     first = next(iter(arguments.values()))[0]
@@ -169,6 +257,15 @@ def _(
     mass, jac, weight, aref, qfrc_smooth, qacc_smooth, qacc_warmstart, tol, ls_tol, iterations, ls_iterations
 ):
     return qacc_smooth.new_empty(qacc_smooth.shape), qacc_smooth.new_empty(mass.shape[-1], dtype=torch.int32)
+
+
+@_solve.register_fake
+def _(
+    mass, cdof, wrench, moved, limit_axis, limit_dof, limit_size, weight, aref, qfrc_smooth, qacc_smooth, qacc_warmstart,
+    tolerance, ls_tolerance, iterations, ls_iterations,
+):  # fmt: skip
+    qacc, niter = qacc_smooth.new_empty(qacc_smooth.shape), mass.new_empty(mass.shape[-1], dtype=torch.int32)
+    return qacc, weight.new_empty(weight.shape), torch.empty_like(qacc), niter
 
 
 # ---- gradients
@@ -252,10 +349,47 @@ def _newton_backward(ctx, grad, _grad_niter):
     return grad_mass, grad_jac, grad_weight, stiffness * jac_y, y, None, None, None, None, None, None
 
 
+def _solve_setup(ctx, inputs, output):
+    mass, cdof, wrench, moved, limit_axis, limit_dof, limit_size, weight, aref = inputs[:9]
+    ctx.save_for_backward(mass, cdof, wrench, moved, limit_axis, weight, aref, output[0])
+    ctx.limits = limit_dof, limit_size
+    ctx.mark_non_differentiable(output[3])
+    ctx.set_materialize_grads(False)
+
+
+def _solve_backward(ctx, grad_qacc, grad_efc_force, grad_qfrc, _grad_niter):
+    """Differentiate M a - f + J' D r = 0 at the optimum, the forces p = -D r and J' p; r = J a - aref, rows with r < 0.
+
+    With the gradients g_a, g_p and g_c of a, p and J' p, y = H^-1 (g_a - J' D (g_p + J g_c)) and z = y + g_c:
+    df = y, dM = -y a', and with q = g_p + J z: daref = D q, dD = -r q, dJ_i = p_i z' - D_i q_i a'.
+    """
+    nones = (None,) * 16
+    if grad_qacc is None and grad_efc_force is None and grad_qfrc is None:
+        return nones
+    mass, cdof, wrench, moved, limit_axis, weight, aref, qacc = ctx.saved_tensors
+    grad_qacc, grad_qfrc = (torch.zeros_like(qacc) if g is None else g for g in (grad_qacc, grad_qfrc))
+    grad_efc_force = torch.zeros_like(weight) if grad_efc_force is None else grad_efc_force
+    jac = jacobian(cdof, wrench, moved, limit_axis, *ctx.limits)
+    residual = _row_products(jac, qacc) - aref
+    active = (residual < 0) & (weight > 0)
+    stiffness = torch.where(active, weight, 0)
+
+    direct = stiffness * (grad_efc_force + _row_products(jac, grad_qfrc))
+    y = hessian_solve(mass, jac, stiffness, grad_qacc - (jac * direct.unsqueeze(1)).sum(0))
+    z = y + grad_qfrc
+    q = grad_efc_force + _row_products(jac, z)
+    grad_jac = -(_outer(stiffness * residual, z) + _outer(stiffness * q, qacc))
+    grad_cdof, grad_wrench, grad_axis = jacobian_transposed(grad_jac, cdof, wrench, moved, *ctx.limits)
+    grad_weight = torch.where(active, -residual * q, 0)
+    rows = (grad_cdof, grad_wrench, None, grad_axis, None, None, grad_weight, stiffness * q)
+    return -_symmetric(_outer(y, qacc)), *rows, y, *nones[:6]
+
+
 _chol_factor.register_autograd(_chol_factor_backward, setup_context=_chol_factor_setup)
 _chol_solve.register_autograd(_chol_solve_backward, setup_context=_chol_solve_setup)
 _hessian_solve.register_autograd(_hessian_solve_backward, setup_context=_hessian_solve_setup)
 _newton.register_autograd(_newton_backward, setup_context=_newton_setup)
+_solve.register_autograd(_solve_backward, setup_context=_solve_setup)
 
 
 # ---- vmap: mapped worlds are more worlds
@@ -271,12 +405,16 @@ def _split(x: Tensor, count: int) -> Tensor:
     return x.reshape(*x.shape[:-1], count, x.shape[-1] // count)
 
 
-def _vmap_rule(op):
+def _vmap_rule(op, shared: str = "", at: int = -1):
+    """The rule of `op`, whose argument number `at`, named `shared`, has no worlds and cannot be mapped."""
+
     def rule(info, in_dims: Sequence[int | None], *args):
         count = info.batch_size
+        if shared and in_dims[at] is not None:
+            raise ValueError(f"vmap: {shared} is the same in all worlds and cannot be mapped; use in_dims None for it")
         merged = [
-            _merge(x, dim, count) if isinstance(x, Tensor) else x
-            for x, dim in zip(args, in_dims, strict=True)
+            _merge(x, dim, count) if isinstance(x, Tensor) and i != at else x
+            for i, (x, dim) in enumerate(zip(args, in_dims, strict=True))
         ]
         out = op(*merged)
         if isinstance(out, Tensor):
@@ -288,3 +426,4 @@ def _vmap_rule(op):
 
 for _op in (_chol_factor, _chol_solve, _hessian_solve, _newton):
     _op.register_vmap(_vmap_rule(_op))
+_solve.register_vmap(_vmap_rule(_solve, "moved", 3))
