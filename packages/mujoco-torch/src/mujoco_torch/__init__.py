@@ -19,7 +19,7 @@ from mujoco_torch._src.integrate import euler, rungekutta4, step
 from mujoco_torch._src.io import device_put, get_data_into, make_data, put_data, put_model
 from mujoco_torch._src.kinematics import camlight, kinematics
 from mujoco_torch._src.passive import passive
-from mujoco_torch._src.support import apply_ft, full_m, jac, mul_m, xfrc_accumulate
+from mujoco_torch._src.support import apply_ft, efc_jacobian, full_m, jac, mul_m, xfrc_accumulate
 from mujoco_torch._src.transmission import transmission
 from mujoco_torch._src.types import Contact, Data, Model
 from mujoco_torch._src.zoo import MODELS, ModelNotFoundError, model_path
@@ -45,6 +45,7 @@ __all__ = [
     "com_vel",
     "crb",
     "device_put",
+    "efc_jacobian",
     "euler",
     "factor_m",
     "forward",

@@ -6,85 +6,104 @@ import torch
 from torch import Tensor
 
 from mujoco_torch._src.kinematics import joint_quats
-from mujoco_torch._src.spatial import MINVAL, cross, dot, normalize, quat_to_rotation_vector
+from mujoco_torch._src.solver import jacobian
+from mujoco_torch._src.spatial import MINVAL, cross, dot, norm, normalize, quat_to_rotation_vector
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
 
 
-class Rows(NamedTuple):
-    """Constraint rows ``[nrow, ...]``; a row is inactive in a world where ``D`` is zero."""
+class Factors(NamedTuple):
+    """The Jacobian of all rows, in the factored form that the solve takes (see ``solver.jacobian``)."""
 
-    J: Tensor  # [nrow, nv, B]
-    pos: Tensor  # [nrow, B]
-    D: Tensor  # [nrow, B]
-    vel: Tensor  # [nrow, B]
-    aref: Tensor  # [nrow, B]
+    wrench: Tensor  # [side, 6, nrow of contacts, B]
+    limit_axis: Tensor  # [3, nl, B]
+
+
+class Rows(NamedTuple):
+    """Values of constraint rows ``[nrow, B]``; a row is inactive in a world where ``D`` is zero."""
+
+    pos: Tensor
+    D: Tensor
+    vel: Tensor
+    aref: Tensor
 
 
 @public(
     reads=("qpos", "qvel", "cdof", "cvel", "subtree_com", "contact_dist", "contact_pos", "contact_frame"),
-    writes=("nefc", "efc_J", "efc_pos", "efc_D", "efc_vel", "efc_aref"),
+    writes=("nefc", "efc_pos", "efc_D", "efc_vel", "efc_aref"),
 )
 def make_constraint(m: InsideModel, d: InsideData) -> InsideData:
-    """Jacobian, position, velocity, mass and reference of every constraint row, in C's order (``mj_makeConstraint``).
+    """Position, velocity, mass and reference of every constraint row, in C's order (``mj_makeConstraint``).
 
     It includes ``mj_referenceConstraint``, so velocities must be up to date.
     Source: MuJoCo documentation, "Computation", sections "Constraint model" and "Constraint model: parameters".
 
     Departures from C:
       1. Rows have static slots in C's order; an inactive slot has ``efc_D = 0``.
+      2. ``efc_J`` is not made: ``solve`` takes it in factored form. ``efc_jacobian(m, d)`` makes it on request.
 
     Raises:
       StateError: the contacts or velocities of ``d`` do not fit the model.
     """
-    parts = [rows for rows in (_limit_rows(m, d), _contact_rows(m, d)) if rows is not None]
+    factors = factor_rows(m, d)
+    parts = []
+    if m.nl:
+        parts.append(_limit_rows(m, d, factors.limit_axis))
+    if m.nconmax:
+        parts.append(_contact_rows(m, d, factors.wrench))
     if not parts:
-        worlds = d.qpos.shape[-1]
-        empty = d.qpos.new_zeros((0, worlds))
-        rows = Rows(d.qpos.new_zeros((0, m.nv, worlds)), *(empty.clone() for _ in range(4)))
-    else:
-        rows = Rows(*(torch.cat(field) if len(field) > 1 else field[0] for field in zip(*parts, strict=True)))
+        parts.append(Rows(*(d.qpos.new_zeros((0, d.qpos.shape[-1])) for _ in Rows._fields)))
+    rows = Rows(*(torch.cat(field) if len(field) > 1 else field[0] for field in zip(*parts, strict=True)))
     nefc = (rows.D > 0).sum(0, dtype=torch.int32)
     return d.replace(
-        nefc=nefc, efc_J=rows.J, efc_pos=rows.pos, efc_D=rows.D, efc_vel=rows.vel, efc_aref=rows.aref
+        nefc=nefc, efc_pos=rows.pos, efc_D=rows.D, efc_vel=rows.vel, efc_aref=rows.aref, factors=factors
     )
 
 
-def _limit_rows(m: InsideModel, d: InsideData) -> Rows | None:
-    """Limits of hinges, slides (two sides each) and balls (``mj_instantiateLimit``)."""
-    if not m.nl:
-        return None
-    dist = m.limit_qpos @ d.qpos + m.limit_offset
-    jac = m.limit_J.expand(-1, -1, d.qpos.shape[-1])
+def factor_rows(m: InsideModel, d: InsideData) -> Factors:
+    """Wrenches of the contact rows and axes of the limit rows, from positions."""
+    worlds = d.qpos.shape[-1]
+    if m.nconmax:
+        wrench = torch.stack([_row_wrenches(m, d, root) for root in m.contact_root.unbind(0)])
+    else:
+        wrench = d.qpos.new_zeros((1, 6, 0, worlds))
+    axis = m.limit_axis.expand(-1, -1, worlds)
     if m.ball_limit:
-        axis, angle = normalize(quat_to_rotation_vector(joint_quats(m, d.qpos)))
-        dist = dist - m.limit_ball @ angle
-        jac = jac - (m.limit_balldof * (m.limit_ball @ axis)[:, :, None]).sum(0)
-    vel = (jac * d.qvel).sum(1)
+        axis = axis - m.limit_ball @ normalize(quat_to_rotation_vector(joint_quats(m, d.qpos)))[0]
+    return Factors(wrench, axis)
+
+
+def row_jacobian(m: InsideModel, d: InsideData) -> Tensor:
+    """Dense Jacobian ``[njmax, nv, B]`` of all rows (``efc_J``)."""
+    wrench, axis = factor_rows(m, d)
+    return jacobian(d.cdof, wrench, m.contact_moved, axis, list(m.limit_dof), list(m.limit_size))
+
+
+def _limit_rows(m: InsideModel, d: InsideData, axis: Tensor) -> Rows:
+    """Limits of hinges, slides (two sides each) and balls (``mj_instantiateLimit``)."""
+    dist = m.limit_qpos @ d.qpos + m.limit_offset
+    if m.ball_limit:
+        dist = dist - m.limit_ball @ norm(quat_to_rotation_vector(joint_quats(m, d.qpos)))
+    vel = dot(axis, (m.limit_qvel @ d.qvel).unflatten(0, (3, m.nl)))
     active = dist < m.limit_margin
     mass, reference = _impedance(m, "limit", torch.where(active, dist, m.limit_margin), active)
-    return Rows(jac, dist, mass, vel, reference - m.limit_damping * vel)
+    return Rows(dist, mass, vel, reference - m.limit_damping * vel)
 
 
-def _contact_rows(m: InsideModel, d: InsideData) -> Rows | None:
+def _contact_rows(m: InsideModel, d: InsideData, wrench: Tensor) -> Rows:
     """Contacts: a frictionless row, or the edges of a pyramid (``mj_instantiateContact``).
 
     A row is a wrench: its force along the contact axes, moved to the centre of mass of a tree. Its Jacobian is the inner
     product with the motion axes of that tree's dofs, its velocity that with the velocities of the two bodies.
     """
-    if not m.nconmax:
-        return None
     active = d.contact_dist < m.contact_threshold
     dist = torch.where(active, d.contact_dist, m.contact_margin)
     mass, reference = _impedance(m, "contact", dist, active)
-
-    jac, vel = 0.0, 0.0
-    for side in range(m.contact_sides):
-        wrench = _row_wrenches(m, d, m.contact_root[side])
-        jac = jac + m.contact_moved[side] * dot(wrench[:, :, None], d.cdof[:, None])
-        vel = vel + dot(wrench, _per_row(m, m.contact_velocity[side] @ d.cvel))
+    vel = 0.0
+    for side, select in enumerate(m.contact_velocity.unbind(0)):
+        vel = vel + dot(wrench[side], _per_row(m, select @ d.cvel))
     mass, reference, dist = (_per_row(m, x) for x in (mass, reference, dist))
-    return Rows(jac, dist, mass, vel, reference - _per_row(m, m.contact_damping) * vel)
+    return Rows(dist, mass, vel, reference - _per_row(m, m.contact_damping) * vel)
 
 
 def _row_wrenches(m: InsideModel, d: InsideData, root: Tensor) -> Tensor:

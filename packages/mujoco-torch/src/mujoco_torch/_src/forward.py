@@ -2,16 +2,16 @@
 
 import torch
 
+from mujoco_torch._src import solver
 from mujoco_torch._src.actuation import fwd_actuation as _actuation
 from mujoco_torch._src.bias import rne
 from mujoco_torch._src.com import com_pos, com_vel
-from mujoco_torch._src.constraint import make_constraint
+from mujoco_torch._src.constraint import factor_rows, make_constraint
 from mujoco_torch._src.contact import collision
 from mujoco_torch._src.inertia import crb, factor_m, solve_m
 from mujoco_torch._src.kinematics import camlight, kinematics
 from mujoco_torch._src.layout import FIELDS, STATE
 from mujoco_torch._src.passive import passive
-from mujoco_torch._src.solver import newton
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.support import xfrc_accumulate_inside
 from mujoco_torch._src.transmission import transmission
@@ -24,7 +24,7 @@ POSITION = tuple(
     "contact_frame".split()
 )
 VELOCITY = tuple(
-    "actuator_velocity cvel cdof_dot qfrc_bias qfrc_spring qfrc_damper qfrc_passive nefc efc_J efc_pos efc_D efc_vel "
+    "actuator_velocity cvel cdof_dot qfrc_bias qfrc_spring qfrc_damper qfrc_passive nefc efc_pos efc_D efc_vel "
     "efc_aref".split()
 )
 
@@ -82,7 +82,8 @@ def fwd_acceleration(m: InsideModel, d: InsideData) -> InsideData:
 
 
 @public(
-    reads=("qacc_warmstart", "M", "qfrc_smooth", "qacc_smooth", "efc_J", "efc_D", "efc_aref"),
+    reads=("qpos", "qacc_warmstart", "subtree_com", "cdof", "M", "qfrc_smooth", "qacc_smooth", "contact_pos")
+    + ("contact_frame", "efc_D", "efc_aref"),
     writes=("qacc", "qfrc_constraint", "efc_force", "solver_niter"),
 )
 def solve(m: InsideModel, d: InsideData) -> InsideData:
@@ -93,6 +94,11 @@ def solve(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: the rows of ``d`` do not fit the model.
     """
+    return _solve(m, d.replace(factors=factor_rows(m, d)))
+
+
+def _solve(m: InsideModel, d: InsideData) -> InsideData:
+    """``solve`` with the rows' factors at hand."""
     if not m.njmax:
         return d.replace(
             qacc=d.qacc_smooth.clone(),
@@ -100,9 +106,14 @@ def solve(m: InsideModel, d: InsideData) -> InsideData:
             efc_force=torch.zeros_like(d.efc_D),
             solver_niter=d.qacc_smooth.new_zeros(d.qacc_smooth.shape[-1], dtype=torch.int32),
         )
-    qacc, niter = newton(
+    qacc, efc_force, qfrc_constraint, niter = solver.solve(
         d.M,
-        d.efc_J,
+        d.cdof,
+        d.factors.wrench,
+        m.contact_moved,
+        d.factors.limit_axis,
+        list(m.limit_dof),
+        list(m.limit_size),
         d.efc_D,
         d.efc_aref,
         d.qfrc_smooth,
@@ -113,9 +124,6 @@ def solve(m: InsideModel, d: InsideData) -> InsideData:
         iterations=m.iterations,
         ls_iterations=m.ls_iterations,
     )
-    residual = (d.efc_J * qacc).sum(1) - d.efc_aref
-    efc_force = -d.efc_D * residual.clamp(max=0.0)
-    qfrc_constraint = (d.efc_J * efc_force[:, None]).sum(0)
     return d.replace(qacc=qacc, qfrc_constraint=qfrc_constraint, efc_force=efc_force, solver_niter=niter)
 
 
@@ -130,4 +138,4 @@ def forward(m: InsideModel, d: InsideData) -> InsideData:
     d = fwd_velocity.inside(m, d)
     d = fwd_actuation.inside(m, d)
     d = fwd_acceleration.inside(m, d)
-    return solve.inside(m, d)
+    return _solve(m, d)

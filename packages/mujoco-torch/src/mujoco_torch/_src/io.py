@@ -177,11 +177,11 @@ def _limit_slot(m: Model, mjd: mujoco.MjData, row: int, joint: int) -> int:
     first = m.limit_joint.index(joint)
     if m.limit_joint.count(joint) == 1:
         return first
-    jac = efc_jacobian(mjd)[row]
+    jac = c_jacobian(mjd)[row]
     return first + int(jac[mjd.model.jnt_dofadr[joint]] < 0)  # the upper side pushes back
 
 
-def efc_jacobian(mjd: mujoco.MjData) -> np.ndarray:
+def c_jacobian(mjd: mujoco.MjData) -> np.ndarray:
     """C's constraint Jacobian as a dense ``(nefc, nv)`` array, from either of its two formats."""
     mjm = mjd.model
     if not mjd.nefc:
@@ -194,8 +194,8 @@ def efc_jacobian(mjd: mujoco.MjData) -> np.ndarray:
 
 
 def _row_slots(m: Model, mjd: mujoco.MjData, name: str) -> np.ndarray:
-    value = efc_jacobian(mjd) if name == "efc_J" else np.array(getattr(mjd, name))
-    out = np.zeros((m.njmax, *value.shape[1:]))
+    value = np.array(getattr(mjd, name))
+    out = np.zeros(m.njmax)
     out[row_slots(m, mjd)] = value
     return out
 

@@ -72,7 +72,6 @@ DERIVED = {
     "qfrc_smooth": Field("items", ("nv",)),
     "qacc_smooth": Field("items", ("nv",)),
     "qfrc_constraint": Field("items", ("nv",)),
-    "efc_J": Field("items", ("njmax", "nv")),
     "efc_pos": Field("items", ("njmax",)),
     "efc_D": Field("items", ("njmax",)),
     "efc_vel": Field("items", ("njmax",)),

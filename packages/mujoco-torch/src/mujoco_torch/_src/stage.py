@@ -62,6 +62,15 @@ def public(*, reads: tuple[str, ...], writes: tuple[str, ...]) -> Callable[[Insi
     return wrap
 
 
+def inside(m: Model, d: Data, reads: tuple[str, ...]) -> tuple[InsideModel, InsideData]:
+    """Model and some fields of a Data in the inside layout, for a helper that is not a stage."""
+    batched = len(d.batch_size) == 1
+    inputs = {name: read_field(d, name) for name in _nonempty(m.topology, reads)}
+    like = next(iter(inputs.values()))
+    fields = {name: _enter(m.topology, name, inputs.get(name), batched, like, m.params) for name in reads}
+    return InsideModel(m.topology, m.params), InsideData(fields)
+
+
 def _nonempty(topology: Topology, names: tuple[str, ...]) -> list[str]:
     empty = topology.empty_fields.split()
     return [name for name in names if name not in empty]

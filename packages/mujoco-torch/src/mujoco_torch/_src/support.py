@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
+from mujoco_torch._src.constraint import row_jacobian
 from mujoco_torch._src.spatial import cross
+from mujoco_torch._src.stage import inside
 from mujoco_torch._src.types import Data, InsideData, InsideModel, Model
 
 
@@ -69,6 +71,16 @@ def apply_ft(m: Model, d: Data, force: Tensor, torque: Tensor, point: Tensor, bo
     """
     jacp, jacr = jac(m, d, point, body_id)
     return (jacp * force[..., None, :]).sum(-1) + (jacr * torque[..., None, :]).sum(-1)
+
+
+def efc_jacobian(m: Model, d: Data) -> Tensor:
+    """Constraint Jacobian ``efc_J`` of all row slots, dense, ``(nworld, njmax, nv)``.
+
+    The step never makes it: the solve builds the active rows alone, from ``cdof`` and the contact frames. Rows of inactive
+    slots (``d.efc_D == 0``) have no meaning.
+    """
+    J = row_jacobian(*inside(m, d, ("qpos", "cdof", "subtree_com", "contact_pos", "contact_frame"))).movedim(-1, 0)
+    return J if d.batch_size else J[0]
 
 
 def full_m(m: Model, d: Data) -> Tensor:

@@ -408,34 +408,36 @@ def _limits(mjm: mujoco.MjModel):
     off = _disabled(mjm, DisableBit.LIMIT) or _disabled(mjm, DisableBit.CONSTRAINT)
     quat = [j for j in range(mjm.njnt) if mjm.jnt_type[j] in QUAT_JOINTS]
     joints = [] if off else [j for j in range(mjm.njnt) if mjm.jnt_limited[j] and mjm.jnt_type[j] != JointType.FREE]
-    qpos, jac, offset, ball, owner = [], [], [], [], []
+    qpos, offset, ball, owner, dofs, axis = [], [], [], [], [], []
     for j in joints:
         lower, upper = mjm.jnt_range[j]
-        for side in (1.0,) if mjm.jnt_type[j] == JointType.BALL else (1.0, -1.0):
-            q, v = np.zeros(mjm.nq), np.zeros(mjm.nv)
-            if mjm.jnt_type[j] == JointType.BALL:
-                offset.append(max(lower, upper))
-                ball.append(quat.index(j))
-            else:
-                q[mjm.jnt_qposadr[j]] = v[mjm.jnt_dofadr[j]] = side
-                offset.append(-lower if side > 0 else upper)
-                ball.append(-1)
+        is_ball = mjm.jnt_type[j] == JointType.BALL
+        for side in (1.0,) if is_ball else (1.0, -1.0):
+            q = np.zeros(mjm.nq)
+            if not is_ball:
+                q[mjm.jnt_qposadr[j]] = side
             qpos.append(q)
-            jac.append(v)
+            offset.append(max(lower, upper) if is_ball else -lower if side > 0 else upper)
+            ball.append(quat.index(j) if is_ball else -1)
             owner.append(j)
+            # A ball's axis is made in the step; a scalar joint's is the side.
+            dofs.append([mjm.jnt_dofadr[j] + k if is_ball or k == 0 else -1 for k in range(3)])
+            axis.append([0.0 if is_ball else side, 0.0, 0.0])
     nl = len(owner)
-    ball_dof = np.zeros((3, nl, mjm.nv, 1))
-    for row, (j, q) in enumerate(zip(owner, ball, strict=True)):
-        if q >= 0:
-            ball_dof[np.arange(3), row, mjm.jnt_dofadr[j] + np.arange(3), 0] = 1.0
     invweight = mjm.dof_invweight0[mjm.jnt_dofadr[owner]] if owner else np.zeros(0)
-    static = dict(nl=nl, ball_limit=any(q >= 0 for q in ball), limit_joint=tuple(int(j) for j in owner))
+    static = dict(
+        nl=nl,
+        ball_limit=any(q >= 0 for q in ball),
+        limit_joint=tuple(int(j) for j in owner),
+        limit_dof=tuple(int(d[0]) for d in dofs),
+        limit_size=tuple(1 if d[1] < 0 else 3 for d in dofs),
+    )
     arrays = dict(
         limit_qpos=np.array(qpos).reshape(nl, mjm.nq),
-        limit_J=np.array(jac).reshape(nl, mjm.nv, 1),
+        limit_qvel=_select([d[k] for k in range(3) for d in dofs], mjm.nv),
+        limit_axis=_items(np.array(axis).reshape(nl, 3)),
         limit_offset=np.array(offset).reshape(nl, 1),
         limit_ball=_select(ball, len(quat)),
-        limit_balldof=ball_dof,
     )
     arrays |= _impedance(mjm, "limit", mjm.jnt_solref[owner], mjm.jnt_solimp[owner], mjm.jnt_margin[owner], invweight)
     return static, arrays
@@ -500,7 +502,7 @@ def _contacts(mjm: mujoco.MjModel):
     arrays |= dict(
         contact_root=np.stack([_select(root, mjm.nbody) for root, _, _ in sides]),
         contact_velocity=np.stack([velocity for _, velocity, _ in sides]),
-        contact_moved=np.stack([moved[owner][..., None] for _, _, moved in sides]),
+        contact_moved=np.stack([moved[owner] for _, _, moved in sides]),
         contact_friction=_items(friction),
         # A contact of two fixed bodies is listed, but has no rows: no distance is below its threshold.
         contact_threshold=_items(np.array([-np.inf if p.fixed else p.margin for p in slots])),

@@ -74,18 +74,21 @@ class InsideModel:
 
 
 class InsideData:
-    """The state of the worlds as a stage sees it: fields in the inside layout, replaced, never written to."""
+    """The state of the worlds as a stage sees it: fields in the inside layout, replaced, never written to.
 
-    def __init__(self, fields: dict[str, Tensor]) -> None:
+    Beside the fields of Data it may carry values that only later stages of the same step need.
+    """
+
+    def __init__(self, fields: dict[str, Any]) -> None:
         self._fields = fields
 
-    def __getattr__(self, name: str) -> Tensor:
+    def __getattr__(self, name: str) -> Any:
         try:
             return self._fields[name]
         except KeyError:
             raise AttributeError(f"field {name!r} is not computed yet at this stage") from None
 
-    def replace(self, **fields: Tensor) -> "InsideData":
+    def replace(self, **fields: Any) -> "InsideData":
         """The same record with some fields new."""
         return InsideData({**self._fields, **fields})
 
@@ -108,7 +111,8 @@ class Data(TensorClass["tensor_only"]):
     """State of ``nworld`` worlds and all that ``forward`` computes from it, named and ordered as ``mjData``.
 
     Batch size ``()`` (one world) or ``(nworld,)``. Worlds come first, then the shape MuJoCo gives, except that rotation
-    matrices are ``(3, 3)``, ``M``, ``qLD`` and ``efc_J`` are dense, and contacts and rows have static slots. Units are
+    matrices are ``(3, 3)``, ``M`` and ``qLD`` are dense, and contacts and rows have static slots. ``efc_J`` is made
+    on request, by ``efc_jacobian(m, d)``. Units are
     SI: m, rad, s, kg, N, Nm.
     """
 
@@ -209,8 +213,6 @@ class Data(TensorClass["tensor_only"]):
     """unconstrained acceleration [m/s^2, rad/s^2], ``(nworld, nv)``"""
     qfrc_constraint: Tensor
     """constraint force in joint space [N, Nm], ``(nworld, nv)``"""
-    efc_J: Tensor
-    """constraint Jacobian, dense, one row per slot, ``(nworld, njmax, nv)``"""
     efc_pos: Tensor
     """constraint position [m, rad], ``(nworld, njmax)``"""
     efc_D: Tensor
