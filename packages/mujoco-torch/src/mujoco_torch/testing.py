@@ -374,7 +374,7 @@ def _worlds_of(m: mjt.Model, d: mjt.Data, name: str, single: bool) -> list[np.nd
             [_static_slots(m, name)] * len(active) if name in _STATIC else worlds(getattr(d.contact, name))
         )
         return [slot[mask] for slot, mask in zip(slots, active, strict=True)]
-    values = worlds(getattr(d, name))
+    values = worlds(mjt.efc_jacobian(m, d) if name == "efc_J" else getattr(d, name))
     if name.startswith("efc_"):
         values = [value[mass > 0] for value, mass in zip(values, worlds(d.efc_D), strict=True)]
     return values

@@ -29,8 +29,12 @@ def fwd_actuation(m: InsideModel, d: InsideData) -> InsideData:
         )
     ctrl = torch.clamp(d.ctrl, m.actuator_ctrlmin, m.actuator_ctrlmax) if m.clampctrl else d.ctrl
     ctrl = torch.where((ctrl.abs() <= MAXVAL).all(0), ctrl, 0.0)
-    gain = m.actuator_gain[0] + m.actuator_gain[1] * d.actuator_length + m.actuator_gain[2] * d.actuator_velocity
-    bias = m.actuator_bias[0] + m.actuator_bias[1] * d.actuator_length + m.actuator_bias[2] * d.actuator_velocity
+    gain = (
+        m.actuator_gain[0] + m.actuator_gain[1] * d.actuator_length + m.actuator_gain[2] * d.actuator_velocity
+    )
+    bias = (
+        m.actuator_bias[0] + m.actuator_bias[1] * d.actuator_length + m.actuator_bias[2] * d.actuator_velocity
+    )
     force = torch.clamp(gain * ctrl + bias, m.actuator_forcemin, m.actuator_forcemax)
     qfrc_actuator = torch.clamp((d.actuator_moment * force[:, None]).sum(0), m.dof_actfrcmin, m.dof_actfrcmax)
     return d.replace(act_dot=torch.zeros_like(d.act), actuator_force=force, qfrc_actuator=qfrc_actuator)

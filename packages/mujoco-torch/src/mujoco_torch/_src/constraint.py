@@ -93,8 +93,8 @@ def _limit_rows(m: InsideModel, d: InsideData, axis: Tensor) -> Rows:
 def _contact_rows(m: InsideModel, d: InsideData, wrench: Tensor) -> Rows:
     """Contacts: a frictionless row, or the edges of a pyramid (``mj_instantiateContact``).
 
-    A row is a wrench: its force along the contact axes, moved to the centre of mass of a tree. Its Jacobian is the inner
-    product with the motion axes of that tree's dofs, its velocity that with the velocities of the two bodies.
+    A row is a wrench: its force along the contact axes, moved to the centre of mass of a tree. Its Jacobian is the
+    inner product with the motion axes of that tree's dofs, its velocity that with the velocities of the two bodies.
     """
     active = d.contact_dist < m.contact_threshold
     dist = torch.where(active, d.contact_dist, m.contact_margin)

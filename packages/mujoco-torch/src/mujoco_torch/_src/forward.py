@@ -10,7 +10,7 @@ from mujoco_torch._src.constraint import factor_rows, make_constraint
 from mujoco_torch._src.contact import collision
 from mujoco_torch._src.inertia import crb, factor_m, solve_m
 from mujoco_torch._src.kinematics import camlight, kinematics
-from mujoco_torch._src.layout import FIELDS, STATE
+from mujoco_torch._src.layout import FIELDS, STATE, names
 from mujoco_torch._src.passive import passive
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.support import xfrc_accumulate_inside
@@ -18,14 +18,13 @@ from mujoco_torch._src.transmission import transmission
 from mujoco_torch._src.types import InsideData, InsideModel
 
 INPUTS = tuple(STATE)
-POSITION = tuple(
+POSITION = names(
     "xpos xquat xmat xipos ximat xanchor xaxis geom_xpos geom_xmat site_xpos site_xmat cam_xpos cam_xmat light_xpos "
     "light_xdir subtree_com cdof cinert actuator_length actuator_moment crb M qLD ncon contact_dist contact_pos "
-    "contact_frame".split()
+    "contact_frame"
 )
-VELOCITY = tuple(
-    "actuator_velocity cvel cdof_dot qfrc_bias qfrc_spring qfrc_damper qfrc_passive nefc efc_pos efc_D efc_vel "
-    "efc_aref".split()
+VELOCITY = names(
+    "actuator_velocity cvel cdof_dot qfrc_bias qfrc_spring qfrc_damper qfrc_passive nefc efc_pos efc_D efc_vel efc_aref"
 )
 
 
@@ -66,8 +65,7 @@ fwd_actuation = _actuation
 
 
 @public(
-    reads=("qfrc_applied", "xfrc_applied", "xipos", "subtree_com", "cdof", "qLD", "qfrc_passive", "qfrc_bias")
-    + ("qfrc_actuator",),
+    reads=names("qfrc_applied xfrc_applied xipos subtree_com cdof qLD qfrc_passive qfrc_bias qfrc_actuator"),
     writes=("qfrc_smooth", "qacc_smooth"),
 )
 def fwd_acceleration(m: InsideModel, d: InsideData) -> InsideData:
@@ -76,14 +74,17 @@ def fwd_acceleration(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: the forces of ``d`` do not fit the model.
     """
-    qfrc_smooth = d.qfrc_passive - d.qfrc_bias + d.qfrc_applied + d.qfrc_actuator + xfrc_accumulate_inside(m, d)
+    qfrc_smooth = (
+        d.qfrc_passive - d.qfrc_bias + d.qfrc_applied + d.qfrc_actuator + xfrc_accumulate_inside(m, d)
+    )
     d = d.replace(qfrc_smooth=qfrc_smooth)
     return d.replace(qacc_smooth=solve_m(d, qfrc_smooth))
 
 
 @public(
-    reads=("qpos", "qacc_warmstart", "subtree_com", "cdof", "M", "qfrc_smooth", "qacc_smooth", "contact_pos")
-    + ("contact_frame", "efc_D", "efc_aref"),
+    reads=names(
+        "qpos qacc_warmstart subtree_com cdof M qfrc_smooth qacc_smooth contact_pos contact_frame efc_D efc_aref"
+    ),
     writes=("qacc", "qfrc_constraint", "efc_force", "solver_niter"),
 )
 def solve(m: InsideModel, d: InsideData) -> InsideData:

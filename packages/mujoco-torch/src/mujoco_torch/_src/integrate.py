@@ -14,7 +14,7 @@ ADVANCED = ("time", "qpos", "qvel", "act", "qacc_warmstart")
 
 
 def integrate_pos(m: InsideModel, qpos: Tensor, qvel: Tensor, dt: Tensor) -> Tensor:
-    """``qpos`` after moving with ``qvel`` for ``dt`` [s]; quaternions turn by the exponential map (``mj_integratePos``)."""
+    """``qpos`` after moving with ``qvel`` for ``dt`` [s]; quaternions by the exponential map (``mj_integratePos``)."""
     moved = qpos + dt * (m.qpos_dof @ qvel)
     if not m.nquat:
         return moved

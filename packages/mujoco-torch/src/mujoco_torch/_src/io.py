@@ -57,7 +57,9 @@ def device_put(
     if isinstance(value, mujoco.MjModel):
         return put_model(value, device=device, dtype=dtype)
     if model is None:
-        raise ArgumentError("device_put of MjData needs its model: device_put(mjd, model) with model = put_model(mjm)")
+        raise ArgumentError(
+            "device_put of MjData needs its model: device_put(mjd, model) with model = put_model(mjm)"
+        )
     return put_data(model, value)
 
 
@@ -68,7 +70,9 @@ def make_data(m: Model, nworld: int | None = None) -> Data:
       ArgumentError: ``nworld`` is not a positive number.
     """
     if nworld is not None and (isinstance(nworld, bool) or not isinstance(nworld, int) or nworld < 1):
-        raise ArgumentError(f"nworld is {nworld!r}; it must be a positive integer, or None for one world without a batch")
+        raise ArgumentError(
+            f"nworld is {nworld!r}; it must be a positive integer, or None for one world without a batch"
+        )
     batch = torch.Size([] if nworld is None else [nworld])
     fields = {}
     for name, field in layout.FIELDS.items():
@@ -111,7 +115,9 @@ def _gather(m: Model, worlds: Sequence[mujoco.MjData], name: str, like: Tensor) 
             )
         if name in layout.STATE and not np.isfinite(value).all():
             index = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
-            raise StateError(f"world {world}: MjData.{name}{list(index)} is {value[index]}; a state must be finite")
+            raise StateError(
+                f"world {world}: MjData.{name}{list(index)} is {value[index]}; a state must be finite"
+            )
         values.append(value.reshape(shape))
     return torch.as_tensor(np.stack(values)).to(dtype=like.dtype, device=like.device)
 
@@ -216,7 +222,9 @@ def get_data_into(result: mujoco.MjData | Sequence[mujoco.MjData], m: Model, d: 
     targets = [result] if isinstance(result, mujoco.MjData) else list(result)
     worlds = d.unsqueeze(0) if not d.batch_size else d
     if len(targets) != worlds.batch_size[0]:
-        raise StateError(f"get_data_into got {len(targets)} MjData for {worlds.batch_size[0]} worlds; give one per world")
+        raise StateError(
+            f"get_data_into got {len(targets)} MjData for {worlds.batch_size[0]} worlds; give one per world"
+        )
     for target in targets:
         if (target.model.nq, target.model.nv, target.model.nu) != (m.nq, m.nv, m.nu):
             raise StateError("get_data_into got the MjData of another model: nq, nv or nu differ")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mujoco_torch._src import spatial
+from mujoco_torch._src.layout import names
 from mujoco_torch._src.spatial import quat_mul, rotate
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
@@ -56,19 +57,7 @@ def _body_frames(m: InsideModel, qpos: Tensor) -> tuple[Frame, Frame]:
 
 @public(
     reads=("qpos",),
-    writes=(
-        "xpos",
-        "xquat",
-        "xmat",
-        "xipos",
-        "ximat",
-        "xanchor",
-        "xaxis",
-        "geom_xpos",
-        "geom_xmat",
-        "site_xpos",
-        "site_xmat",
-    ),
+    writes=names("xpos xquat xmat xipos ximat xanchor xaxis geom_xpos geom_xmat site_xpos site_xmat"),
 )
 def kinematics(m: InsideModel, d: InsideData) -> InsideData:
     """Poses of bodies, joints, geoms and sites from ``qpos`` (``mj_kinematics``).
@@ -156,7 +145,9 @@ def camlight(m: InsideModel, d: InsideData) -> InsideData:
     )
 
 
-def _tracked(of_body: Tensor, d: InsideData, modes: Tensor, positions: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+def _tracked(
+    of_body: Tensor, d: InsideData, modes: Tensor, positions: tuple[Tensor, Tensor, Tensor]
+) -> Tensor:
     """Positions with those in a tracking mode moved along with the body, or with its subtree's centre of mass."""
     fixed, pos0, poscom0 = positions
     pos = torch.where(modes[0] > 0, of_body @ d.xpos + pos0, fixed)

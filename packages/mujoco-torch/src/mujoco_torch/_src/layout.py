@@ -89,6 +89,15 @@ CONTACT = {
 FIELDS = {**STATE, **DERIVED, **{f"contact_{name}": field for name, field in CONTACT.items()}}
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Field names from a string, each of them checked."""
+    found = tuple(text.split())
+    unknown = [name for name in found if name not in FIELDS]
+    if unknown:
+        raise KeyError(f"no such fields of Data: {unknown}")
+    return found
+
+
 def to_inside(field: Field, x: Tensor) -> Tensor:
     """Public tensor ``(nworld, ...)`` of a field, in the inside layout (a view)."""
     if field.kind == "vector":

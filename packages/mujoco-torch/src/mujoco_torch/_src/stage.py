@@ -19,13 +19,24 @@ from torch import Tensor
 from mujoco_torch._src import layout
 from mujoco_torch._src.errors import StateError
 from mujoco_torch._src.topology import Topology
-from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, new_data, read_field, replace_fields, shape_of
+from mujoco_torch._src.types import (
+    Data,
+    InsideData,
+    InsideModel,
+    Model,
+    new_data,
+    read_field,
+    replace_fields,
+    shape_of,
+)
 
 Inside = Callable[[InsideModel, InsideData], InsideData]
 ALL = tuple(layout.FIELDS)
 
 
-def public(*, reads: tuple[str, ...], writes: tuple[str, ...]) -> Callable[[Inside], Callable[[Model, Data], Data]]:
+def public(
+    *, reads: tuple[str, ...], writes: tuple[str, ...]
+) -> Callable[[Inside], Callable[[Model, Data], Data]]:
     """Make a public stage ``(Model, Data) -> Data`` of an inside function that reads and writes the named fields.
 
     The wrapped function is kept as ``.inside`` for other stages to call.
@@ -39,7 +50,9 @@ def public(*, reads: tuple[str, ...], writes: tuple[str, ...]) -> Callable[[Insi
         def core(digest: str, batched: bool, params: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
             topology = Topology.of(digest)
             given = dict(zip(_nonempty(topology, reads), inputs, strict=True))
-            fields = {name: _enter(topology, name, given.get(name), batched, inputs[0], params) for name in reads}
+            fields = {
+                name: _enter(topology, name, given.get(name), batched, inputs[0], params) for name in reads
+            }
             d = fn(InsideModel(topology, params), InsideData(fields))
             return tuple([_leave(name, getattr(d, name), batched) for name in writes])
 
@@ -76,7 +89,9 @@ def _nonempty(topology: Topology, names: tuple[str, ...]) -> list[str]:
     return [name for name in names if name not in empty]
 
 
-def _enter(topology: Topology, name: str, x: Tensor | None, batched: bool, like: Tensor, params: Tensor) -> Tensor:
+def _enter(
+    topology: Topology, name: str, x: Tensor | None, batched: bool, like: Tensor, params: Tensor
+) -> Tensor:
     """Inside tensor of a field; one that has no elements in this model is made here, not taken from the user."""
     field = layout.FIELDS[name]
     shape = shape_of(topology, field)
@@ -96,7 +111,9 @@ def _check_fits(name: str, x: Tensor, shape: tuple[int, ...], field: layout.Fiel
             f"Data.{name} is {x.dtype}, the model is {params.dtype}; make both with one dtype: put_model(..., dtype=...)"
         )
     if x.device != params.device:
-        raise StateError(f"Data.{name} is on {x.device}, the model on {params.device}; move it: d.to(m.device)")
+        raise StateError(
+            f"Data.{name} is on {x.device}, the model on {params.device}; move it: d.to(m.device)"
+        )
 
 
 def _leave(name: str, x: Tensor, batched: bool) -> Tensor:

@@ -19,8 +19,7 @@ def xfrc_accumulate_inside(m: InsideModel, d: InsideData) -> Tensor:
 
 
 def xfrc_accumulate(m: Model, d: Data) -> Tensor:
-    """Generalized force of ``d.xfrc_applied`` [N, Nm], ``(nworld, nv)`` (``mj_xfrcAccumulate``).
-    """
+    """Generalized force of ``d.xfrc_applied`` [N, Nm], ``(nworld, nv)`` (``mj_xfrcAccumulate``)."""
     jacp, jacr = _body_com_jacobians(m, d)
     force, torque = d.xfrc_applied[..., :3], d.xfrc_applied[..., 3:]
     return (jacp * force[..., None, :]).sum((-3, -1)) + (jacr * torque[..., None, :]).sum((-3, -1))
@@ -79,17 +78,17 @@ def efc_jacobian(m: Model, d: Data) -> Tensor:
     The step never makes it: the solve builds the active rows alone, from ``cdof`` and the contact frames. Rows of inactive
     slots (``d.efc_D == 0``) have no meaning.
     """
-    J = row_jacobian(*inside(m, d, ("qpos", "cdof", "subtree_com", "contact_pos", "contact_frame"))).movedim(-1, 0)
+    J = row_jacobian(*inside(m, d, ("qpos", "cdof", "subtree_com", "contact_pos", "contact_frame"))).movedim(
+        -1, 0
+    )
     return J if d.batch_size else J[0]
 
 
 def full_m(m: Model, d: Data) -> Tensor:
-    """Inertia matrix ``(nworld, nv, nv)`` (``mj_fullM``): ``d.M``, which is dense already.
-    """
+    """Inertia matrix ``(nworld, nv, nv)`` (``mj_fullM``): ``d.M``, which is dense already."""
     return d.M.clone()
 
 
 def mul_m(m: Model, d: Data, vec: Tensor) -> Tensor:
-    """Product of the inertia matrix with vectors ``(nworld, nv)`` (``mj_mulM``).
-    """
+    """Product of the inertia matrix with vectors ``(nworld, nv)`` (``mj_mulM``)."""
     return (d.M @ vec[..., None])[..., 0]

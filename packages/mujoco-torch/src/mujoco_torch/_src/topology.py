@@ -18,7 +18,6 @@ from mujoco_torch._src.enums import (
     CamLightType,
     DisableBit,
     GainType,
-    IntegratorType,
     JointType,
     TrnType,
 )
@@ -141,7 +140,9 @@ def _bodies(mjm: mujoco.MjModel):
     while up.any():
         jumps.append(_select(up, n))
         up = up[up]
-    free = np.isin(np.arange(n), [mjm.jnt_bodyid[j] for j in range(mjm.njnt) if mjm.jnt_type[j] == JointType.FREE])
+    free = np.isin(
+        np.arange(n), [mjm.jnt_bodyid[j] for j in range(mjm.njnt) if mjm.jnt_type[j] == JointType.FREE]
+    )
     massless = mjm.body_subtreemass < MINVAL
     proper = subtree.copy()
     proper[0] = 0.0  # C sums inertia and force down to the children of the world, not into the world
@@ -269,11 +270,16 @@ def _dofs(mjm: mujoco.MjModel):
     damping = np.zeros(nv) if _disabled(mjm, DisableBit.DAMPER) else mjm.dof_damping
     quat = [j for j in range(njnt) if mjm.jnt_type[j] in QUAT_JOINTS]
     spring_quat = np.array(
-        [mjm.qpos_spring[a : a + 4] for a in (mjm.jnt_qposadr[j] + 3 * (mjm.jnt_type[j] == JointType.FREE) for j in quat)]
+        [
+            mjm.qpos_spring[a : a + 4]
+            for a in (mjm.jnt_qposadr[j] + 3 * (mjm.jnt_type[j] == JointType.FREE) for j in quat)
+        ]
     ).reshape(len(quat), 4)
     limited = mjm.jnt_actfrclimited[jnt].astype(bool) if nv else np.zeros(0, bool)
     frcrange = mjm.jnt_actfrcrange[jnt] if nv else np.zeros((0, 2))
-    static = dict(has_spring=bool(stiff.any()), quat_spring=bool(quat) and bool(mjm.jnt_stiffness[quat].any()))
+    static = dict(
+        has_spring=bool(stiff.any()), quat_spring=bool(quat) and bool(mjm.jnt_stiffness[quat].any())
+    )
     arrays = dict(
         body_dof=_moved_by(mjm),
         dof_body=_select(body, n),
@@ -407,7 +413,11 @@ def _limits(mjm: mujoco.MjModel):
     """Rows of joint limits in C's order: joints ascending, lower side before upper."""
     off = _disabled(mjm, DisableBit.LIMIT) or _disabled(mjm, DisableBit.CONSTRAINT)
     quat = [j for j in range(mjm.njnt) if mjm.jnt_type[j] in QUAT_JOINTS]
-    joints = [] if off else [j for j in range(mjm.njnt) if mjm.jnt_limited[j] and mjm.jnt_type[j] != JointType.FREE]
+    joints = (
+        []
+        if off
+        else [j for j in range(mjm.njnt) if mjm.jnt_limited[j] and mjm.jnt_type[j] != JointType.FREE]
+    )
     qpos, offset, ball, owner, dofs, axis = [], [], [], [], [], []
     for j in joints:
         lower, upper = mjm.jnt_range[j]
@@ -439,7 +449,9 @@ def _limits(mjm: mujoco.MjModel):
         limit_offset=np.array(offset).reshape(nl, 1),
         limit_ball=_select(ball, len(quat)),
     )
-    arrays |= _impedance(mjm, "limit", mjm.jnt_solref[owner], mjm.jnt_solimp[owner], mjm.jnt_margin[owner], invweight)
+    arrays |= _impedance(
+        mjm, "limit", mjm.jnt_solref[owner], mjm.jnt_solimp[owner], mjm.jnt_margin[owner], invweight
+    )
     return static, arrays
 
 
@@ -565,7 +577,9 @@ def _impedance(mjm, name: str, solref, solimp, margin, invweight) -> dict[str, n
     width, mid, power = np.maximum(0, imp[:, 2]), np.clip(imp[:, 3], low, high), np.maximum(1, imp[:, 4])
     standard = ref[:, 0] > 0
     with np.errstate(divide="ignore", invalid="ignore"):
-        k = np.where(standard, 1 / np.maximum(MINVAL, dmax**2 * ref[:, 0] ** 2 * ref[:, 1] ** 2), -ref[:, 0] / dmax**2)
+        k = np.where(
+            standard, 1 / np.maximum(MINVAL, dmax**2 * ref[:, 0] ** 2 * ref[:, 1] ** 2), -ref[:, 0] / dmax**2
+        )
         b = np.where(ref[:, 1] > 0, 2 / np.maximum(MINVAL, dmax * ref[:, 0]), -ref[:, 1] / dmax)
     flat = (dmin == dmax) | (width <= MINVAL)
     start = np.where(flat, 0.5 * (dmin + dmax), dmin)
