@@ -1,7 +1,8 @@
 """How a function on the inside layout becomes a public stage.
 
-A stage is written once, as ``f(m, d) -> d`` on ``InsideModel`` and ``InsideData``. ``public`` wraps it into the function a
-user calls: it takes the fields read from Data, crosses the border of layouts, and puts the fields written into a new Data.
+A stage is written once, as ``f(m, d) -> d`` on ``InsideModel`` and ``InsideData``. ``public`` wraps it into the function
+a user calls: it takes the fields read from Data, crosses the border of layouts, and puts the fields written into a new
+Data.
 
 ``torch.compile`` does not interpret the body of a stage: the core is *allowed in graph*, one call that AOTAutograd
 traces. Dynamo sees the state tensors, one flat tensor of model arrays and the name of the topology, whatever the stage
@@ -108,7 +109,7 @@ def _check_fits(name: str, x: Tensor, shape: tuple[int, ...], field: layout.Fiel
         raise StateError(f"Data.{name} has shape {tuple(x.shape)}, the model needs {shape}")
     if not field.integer and x.dtype != params.dtype:
         raise StateError(
-            f"Data.{name} is {x.dtype}, the model is {params.dtype}; make both with one dtype: put_model(..., dtype=...)"
+            f"Data.{name} is {x.dtype}, the model is {params.dtype}; make both with one dtype: put_model(dtype=...)"
         )
     if x.device != params.device:
         raise StateError(

@@ -10,7 +10,7 @@ from mujoco_torch._src.types import Data, InsideData, InsideModel, Model
 
 
 def xfrc_accumulate_inside(m: InsideModel, d: InsideData) -> Tensor:
-    """Generalized force ``[nv, B]`` of ``xfrc_applied``: each wrench moved to the tree's centre of mass, then summed."""
+    """Generalized force ``[nv, B]`` of ``xfrc_applied``: wrenches moved to the tree's centre of mass, then summed."""
     force, torque = d.xfrc_applied[:3], d.xfrc_applied[3:]
     offset = d.xipos - m.body_root @ d.subtree_com
     wrench = torch.cat((torque + cross(offset, force), force))
@@ -75,8 +75,8 @@ def apply_ft(m: Model, d: Data, force: Tensor, torque: Tensor, point: Tensor, bo
 def efc_jacobian(m: Model, d: Data) -> Tensor:
     """Constraint Jacobian ``efc_J`` of all row slots, dense, ``(nworld, njmax, nv)``.
 
-    The step never makes it: the solve builds the active rows alone, from ``cdof`` and the contact frames. Rows of inactive
-    slots (``d.efc_D == 0``) have no meaning.
+    The step never makes it: the solve builds the active rows alone, from ``cdof`` and the contact frames. Rows of
+    inactive slots (``d.efc_D == 0``) have no meaning.
     """
     J = row_jacobian(*inside(m, d, ("qpos", "cdof", "subtree_com", "contact_pos", "contact_frame"))).movedim(
         -1, 0

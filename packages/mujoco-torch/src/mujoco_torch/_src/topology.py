@@ -8,6 +8,7 @@ Measured on the kinematics prototype, such products compile four times faster th
 
 import hashlib
 import weakref
+from typing import ClassVar
 
 import mujoco
 import numpy as np
@@ -36,7 +37,7 @@ class Topology:
     since a graph can hold a string but not an object.
     """
 
-    _interned: weakref.WeakValueDictionary[str, "Topology"] = weakref.WeakValueDictionary()
+    _interned: ClassVar[weakref.WeakValueDictionary[str, "Topology"]] = weakref.WeakValueDictionary()
 
     def __new__(cls, **values) -> "Topology":
         digest = hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()
