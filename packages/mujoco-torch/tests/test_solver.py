@@ -7,8 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from mujoco_torch._src.solver import chol_factor, chol_solve, hessian_solve, kernels, linalg, newton, ops
+from mujoco_torch._src.solver import (
+    chol_factor,
+    chol_solve,
+    hessian_solve,
+    jacobian,
+    kernels,
+    linalg,
+    ops,
+    solve,
+)
 from mujoco_torch._src.solver.newton import newton as newton_reference
+from mujoco_torch._src.solver.newton import solve as solve_reference
+from mujoco_torch._src.solver.rows import jacobian_transposed
 
 F64 = torch.float64
 OPTIONS = {"tolerance": 1e-8, "ls_tolerance": 0.01, "iterations": 100, "ls_iterations": 50}
@@ -74,6 +85,11 @@ ARM = """
 """
 
 
+def spd(x):
+    """Symmetric positive definite matrices from any (n, n, B)."""
+    return torch.einsum("ikb,jkb->ijb", x, x) + torch.eye(x.shape[0], dtype=x.dtype)[:, :, None]
+
+
 def random_problem(nv, nefc, worlds, dtype=F64, seed=0):
     """M, J, D, aref, qfrc_smooth, qacc_smooth, qacc_warmstart of well-conditioned random worlds."""
     g = torch.Generator().manual_seed(seed + 1000 * nv + 10 * nefc + worlds)
@@ -89,6 +105,49 @@ def random_problem(nv, nefc, worlds, dtype=F64, seed=0):
     smooth = linalg.hessian_solve(mass, jac[:0], weight[:0], force)
     problem = (mass, jac, weight, aref, force, smooth, smooth + normal(nv, worlds))
     return tuple(x.to(dtype) for x in problem)
+
+
+def factors_of(jac):
+    """A dense J (nefc, nv, B) as contact rows: side s holds the columns 6 s to 6 s + 5, whose cdof are unit vectors."""
+    nefc, nv, worlds = jac.shape
+    sides = max(1, -(-nv // 6))
+    dof = torch.arange(nv)
+    cdof = (torch.arange(6)[:, None] == dof % 6).to(jac.dtype)[:, :, None].expand(-1, -1, worlds)
+    side = (torch.arange(sides)[:, None] == dof // 6).to(jac.dtype)
+    padded = torch.nn.functional.pad(jac, (0, 0, 0, 6 * sides - nv))
+    wrench = padded.reshape(nefc, sides, 6, worlds).movedim(0, 2)
+    return cdof, wrench, side[:, None].repeat(1, nefc, 1), jac.new_zeros(3, 0, worlds), [], []
+
+
+def newton(mass, jac, *rest, **options):
+    """The operator as a function of a dense J, like `newton_reference`: accelerations and iterations."""
+    out = solve(mass, *factors_of(jac), *rest, **options)
+    return out[0], out[3]
+
+
+MOVED = 3
+"""Which argument of `solve` has no worlds."""
+
+# Limits in the tests' factored problems: (dof, size), for nv of at least 4.
+LIMITS = ((0, 1), (0, 1), (1, 3), (3, 1))
+
+
+def factored_problem(nv=5, nc=6, sides=2, worlds=3, limits=LIMITS, seed=0):
+    """The arguments of `solve` for random rows: M, the six that make J, D, aref, force and the starting points."""
+    g = torch.Generator().manual_seed(seed)
+    nl = len(limits)
+
+    def normal(*size):
+        return torch.randn(*size, generator=g, dtype=F64)
+
+    mass = spd(normal(nv, nv, worlds))
+    moved = normal(sides, nc, nv).sign() * (normal(sides, nc, nv) > 0)
+    weight = (normal(nl + nc, worlds).abs() + 0.1) * (normal(nl + nc, worlds) > -0.5)
+    force = normal(nv, worlds)
+    smooth = linalg.chol_solve(linalg.chol_factor(mass), force)
+    dof, size = [d for d, _ in limits], [n for _, n in limits]
+    rows = (normal(6, nv, worlds), normal(sides, 6, nc, worlds), moved, normal(3, nl, worlds), dof, size)
+    return (mass, *rows, weight, normal(nl + nc, worlds), force, smooth, smooth + normal(nv, worlds))
 
 
 def optimality(problem, qacc):
@@ -168,8 +227,8 @@ def test_hessian_solve():
 @pytest.mark.parametrize(("nv", "nefc", "worlds"), [(1, 1, 1), (3, 12, 8), (27, 80, 37), (40, 20, 300)])
 def test_newton_reaches_the_optimum(nv, nefc, worlds):
     problem = random_problem(nv, nefc, worlds)
-    for solve in (newton, newton_reference):
-        qacc, niter = solve(*problem, **TIGHT)
+    for run in (newton, newton_reference):
+        qacc, niter = run(*problem, **TIGHT)
         assert optimality(problem, qacc).max() < 1e-11
         assert niter.dtype == torch.int32
         assert niter.max() < 30
@@ -178,8 +237,8 @@ def test_newton_reaches_the_optimum(nv, nefc, worlds):
 def test_newton_without_active_rows_returns_qacc_smooth():
     problem = random_problem(4, 6, 5)
     idle = (*problem[:2], torch.zeros_like(problem[2]), *problem[3:])
-    for solve in (newton, newton_reference):
-        qacc, niter = solve(*idle, **OPTIONS)
+    for run in (newton, newton_reference):
+        qacc, niter = run(*idle, **OPTIONS)
         assert torch.equal(qacc, problem[5])
         assert not niter.any()
 
@@ -187,8 +246,8 @@ def test_newton_without_active_rows_returns_qacc_smooth():
 def test_newton_mixes_idle_and_busy_worlds():
     problem = random_problem(4, 6, 9)
     problem[2][:, ::2] = 0
-    for solve in (newton, newton_reference):
-        qacc, niter = solve(*problem, **OPTIONS)
+    for run in (newton, newton_reference):
+        qacc, niter = run(*problem, **OPTIONS)
         assert torch.equal(qacc[:, ::2], problem[5][:, ::2])
         assert not niter[::2].any()
         assert niter[1::2].all()
@@ -216,9 +275,9 @@ def test_newton_keeps_a_broken_world_to_itself():
     problem = random_problem(5, 10, 12)
     broken = tuple(x.clone() for x in problem)
     broken[4][2, 3] = float("nan")
-    for solve in (newton, newton_reference):
-        expected, _ = solve(*problem, **OPTIONS)
-        qacc, niter = solve(*broken, **OPTIONS)
+    for run in (newton, newton_reference):
+        expected, _ = run(*problem, **OPTIONS)
+        qacc, niter = run(*broken, **OPTIONS)
         assert qacc[:, 3].isnan().any()
         assert niter[3] <= 2
         keep = torch.arange(12) != 3
@@ -234,19 +293,75 @@ def test_newton_takes_any_strides():
     assert torch.equal(newton(*twice, **OPTIONS)[0], newton(*problem, **OPTIONS)[0])
 
 
+# ---- rows in factored form
+
+
+@pytest.mark.parametrize("sides", [1, 2])
+def test_jacobian(sides):
+    _, cdof, wrench, moved, axis, dof, size, *_ = factored_problem(sides=sides)
+    jac = jacobian(cdof, wrench, moved, axis, dof, size)
+    for row, (start, count) in enumerate(zip(dof, size, strict=True)):
+        expected = torch.zeros_like(jac[row])
+        expected[start : start + count] = axis[:count, row]
+        assert torch.equal(jac[row], expected)
+    contacts = torch.einsum("scj,skcb,kjb->cjb", moved, wrench, cdof)
+    torch.testing.assert_close(jac[len(dof) :], contacts)
+
+
+@pytest.mark.parametrize(("limits", "nc"), [(LIMITS, 6), (LIMITS, 0), ((), 6), ((), 0)])
+def test_jacobian_transposed(limits, nc):
+    _, cdof, wrench, moved, axis, *limit = factored_problem(limits=limits, nc=nc)[:7]
+    leaves = tuple(x.requires_grad_() for x in (cdof, wrench, axis))
+    jac = jacobian(cdof, wrench, moved, axis, *limit)
+    grad = torch.randn(jac.shape, generator=torch.Generator().manual_seed(1), dtype=F64)
+    expected = torch.autograd.grad(jac, leaves, grad)
+    for a, b in zip(jacobian_transposed(grad, cdof, wrench, moved, *limit), expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("sides", [1, 2])
+@pytest.mark.parametrize(("limits", "nc"), [(LIMITS, 6), (LIMITS, 0), ((), 6), ((), 0)])
+@pytest.mark.parametrize("run", [solve, solve_reference], ids=["operator", "reference"])
+def test_forces_are_those_at_the_acceleration(run, limits, nc, sides):
+    problem = factored_problem(limits=limits, nc=nc, sides=sides, worlds=11)
+    mass, weight, aref, force = problem[0], *problem[7:10]
+    qacc, efc_force, qfrc, niter = run(*problem, **TIGHT)
+    jac = jacobian(*problem[1:7])
+    torch.testing.assert_close(efc_force, weight * (aref - (jac * qacc).sum(1)).clamp(min=0))
+    torch.testing.assert_close(qfrc, (jac * efc_force[:, None]).sum(0))
+    torch.testing.assert_close((mass * qacc).sum(1), force + qfrc)
+    assert not efc_force[weight == 0].any()
+    assert niter.any() == (len(limits) + nc > 0)
+
+
+def test_an_expanded_limit_axis():
+    problem = list(factored_problem(worlds=10))
+    problem[4] = problem[4][..., :1].expand(-1, -1, 10)
+    expected = solve(*problem, **OPTIONS)
+    problem[4] = problem[4].contiguous()
+    for a, b in zip(solve(*problem, **OPTIONS), expected, strict=True):
+        assert torch.equal(a, b)
+
+
 @pytest.mark.parametrize(
     ("index", "change", "message"),
     [
-        (1, lambda x: x[:, :-1], r"newton: J has shape \(9, 5, 4\), expected \(9, 6, 4\)"),
-        (4, lambda x: x[..., :-1], r"newton: qfrc_smooth has shape \(6, 3\)"),
-        (3, lambda x: x.float(), "newton: aref is torch.float32 on cpu"),
+        (1, lambda x: x[:, :-1], r"solve: cdof has shape \(6, 4, 3\), expected \(6, 5, 3\)"),
+        (2, lambda x: x[:1], r"solve: wrench has shape \(1, 6, 6, 3\), expected \(2, 6, 6, 3\)"),
+        (3, lambda x: x[..., :-1], r"solve: moved has shape \(2, 6, 4\), expected \(2, 6, 5\)"),
+        (9, lambda x: x[..., :-1], r"solve: qfrc_smooth has shape \(5, 2\)"),
+        (8, lambda x: x.float(), "solve: aref is torch.float32 on cpu"),
+        (3, lambda x: x.int(), "solve: moved is torch.int32 on cpu"),
+        (5, lambda x: x[:-1], "solve: 3 limit_dof, but 4 limit_size"),
+        (5, lambda x: [0, 0, 3, 3], "solve: a limit of size 3 at dof 3"),
+        (6, lambda x: [1, 1, 2, 1], "solve: a limit of size 2 at dof 1; sizes are 1 and 3"),
     ],
 )
-def test_newton_refuses_what_does_not_fit(index, change, message):
-    problem = list(random_problem(6, 9, 4))
+def test_solve_refuses_what_does_not_fit(index, change, message):
+    problem = list(factored_problem())
     problem[index] = change(problem[index])
     with pytest.raises(ValueError, match=message):
-        newton(*problem, **OPTIONS)
+        solve(*problem, **OPTIONS)
 
 
 def test_only_floats():
@@ -258,11 +373,11 @@ def test_only_floats():
 
 
 @pytest.mark.parametrize("xml", [LEGGED, BALLS, ARM], ids=["legged", "balls", "arm"])
-@pytest.mark.parametrize("solve", [newton, newton_reference], ids=["operator", "reference"])
-def test_newton_equals_mujoco(xml, solve):
+@pytest.mark.parametrize("run", [newton, newton_reference], ids=["operator", "reference"])
+def test_newton_equals_mujoco(xml, run):
     """The same accelerations to rounding (1e-9 relative), after the same number of iterations, one off at most."""
     _, problems = rollout(xml, tolerance=1e-10)
-    qacc, niter = solve(*stack(problems), **{**OPTIONS, "tolerance": 1e-10})
+    qacc, niter = run(*stack(problems), **{**OPTIONS, "tolerance": 1e-10})
     expected = torch.tensor(np.stack([p["qacc"] for p in problems], -1))
     scale = expected.abs().amax(0).clamp_min(1)
     assert ((qacc - expected).abs().amax(0) / scale).max() < 1e-9
@@ -280,8 +395,8 @@ def test_newton_equals_mujoco_when_cut_short(options):
     """With few iterations the result is not the optimum, and the same as MuJoCo's all the same."""
     _, problems = rollout(LEGGED, **options)
     expected = torch.tensor(np.stack([p["qacc"] for p in problems], -1))
-    for solve in (newton, newton_reference):
-        qacc, niter = solve(*stack(problems), **{**OPTIONS, **options})
+    for run in (newton, newton_reference):
+        qacc, niter = run(*stack(problems), **{**OPTIONS, **options})
         scale = expected.abs().amax(0).clamp_min(1)
         assert ((qacc - expected).abs().amax(0) / scale).max() < 1e-9
         assert niter.tolist() == [p["niter"] for p in problems]
@@ -291,13 +406,17 @@ def test_newton_equals_mujoco_when_cut_short(options):
 
 
 def operator_arguments(worlds=3):
-    problem = tuple(x.requires_grad_() for x in random_problem(4, 6, worlds))
-    factor = linalg.chol_factor(problem[0].detach()).requires_grad_()
+    mass, jac, weight, _, force, *_ = (x.requires_grad_() for x in random_problem(4, 6, worlds))
+    factor = linalg.chol_factor(mass.detach()).requires_grad_()
+    problem = factored_problem(worlds=worlds)
+    for i, x in enumerate(problem):
+        if isinstance(x, torch.Tensor) and i != MOVED:
+            x.requires_grad_()
     return {
-        ops._chol_factor: (problem[0],),
-        ops._chol_solve: (factor, problem[4]),
-        ops._hessian_solve: (*problem[:3], problem[4]),
-        ops._newton: (*problem, 1e-8, 0.01, 20, 20),
+        ops._chol_factor: (mass,),
+        ops._chol_solve: (factor, force),
+        ops._hessian_solve: (mass, jac, weight, force),
+        ops._solve: (*problem, 1e-8, 0.01, 20, 20),
     }
 
 
@@ -306,65 +425,78 @@ def test_opcheck(op):
     torch.library.opcheck(op, operator_arguments()[op])
 
 
-def spd(x):
-    """Symmetric positive definite matrices from any (n, n, B)."""
-    return torch.einsum("ikb,jkb->ijb", x, x) + torch.eye(x.shape[0], dtype=x.dtype)[:, :, None]
-
-
-def solve_all(x, jac, weight, aref, force):
-    """The chain a step runs: factor, smooth acceleration, constrained acceleration."""
+def solve_all(x, cdof, wrench, axis, weight, aref, force):
+    """The chain a step runs: factor, smooth acceleration, constrained acceleration and the forces."""
     mass = spd(x)
     smooth = chol_solve(chol_factor(mass), force)
-    return newton(mass, jac, weight, aref, force, smooth, 0.5 * smooth, **TIGHT)[0]
+    side, row, dof = (torch.arange(n) for n in (wrench.shape[0], wrench.shape[2], x.shape[0]))
+    moved = ((side[:, None, None] + row[:, None] + dof) % 3 - 1).to(x.dtype)
+    dof, size = zip(*LIMITS, strict=True)
+    rows = (cdof, wrench, moved, axis, dof, size, weight, aref)
+    return solve(mass, *rows, force, smooth, 0.5 * smooth, **TIGHT)[:3]
 
 
-def leaves(nv=4, nefc=6, worlds=3, seed=3):
-    g = torch.Generator().manual_seed(seed)
-    sizes = ((nv, nv), (nefc, nv), (nefc,), (nefc,), (nv,))
-    out = [torch.randn(*s, worlds, generator=g, dtype=F64) for s in sizes]
-    out[2] = out[2].abs() + 0.1
-    return tuple(x.requires_grad_() for x in out)
+def loss(*args):
+    qacc, efc_force, qfrc = solve_all(*args)
+    return (
+        qacc.square().sum() + (0.3 * efc_force + 0.1 * efc_force**2).sum() + (qfrc * qacc).sum() + qfrc.sum()
+    )
 
 
-def test_gradients():
-    x, jac, weight, aref, force = leaves()
+def leaves(nv=5, nc=4, worlds=3, seed=3):
+    """What `solve_all` is a function of: a root of M, and the rest of a factored problem."""
+    _, cdof, wrench, _, axis, _, _, weight, aref, force, *_ = factored_problem(nv, nc, 2, worlds, seed=seed)
+    x = torch.randn(nv, nv, worlds, generator=torch.Generator().manual_seed(seed), dtype=F64)
+    out = (x, cdof, wrench, axis, weight + 0.1, aref, force)
+    return tuple(x.clone().requires_grad_() for x in out)
+
+
+def test_gradients_of_linear_solves():
+    _, jac, weight, _, force, *_ = (x.requires_grad_() for x in random_problem(4, 6, 3))
+    x = torch.randn(4, 4, 3, generator=torch.Generator().manual_seed(0), dtype=F64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: chol_factor(spd(x)), (x,))
     assert torch.autograd.gradcheck(lambda x, b: chol_solve(chol_factor(spd(x)), b), (x, force))
     assert torch.autograd.gradcheck(lambda x, *args: hessian_solve(spd(x), *args), (x, jac, weight, force))
-    assert torch.autograd.gradcheck(solve_all, (x, jac, weight, aref, force))
+    assert torch.autograd.gradgradcheck(lambda x, b: chol_solve(chol_factor(spd(x)), b), (x, force))
+
+
+@pytest.mark.parametrize("outputs", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_gradients(outputs):
+    """Of each output on its own (the others have no gradient then), and of all."""
+    assert torch.autograd.gradcheck(lambda *args: tuple(solve_all(*args)[i] for i in outputs), leaves())
 
 
 def test_second_gradients():
-    x, jac, weight, aref, force = leaves(3, 4, 2)
-    assert torch.autograd.gradgradcheck(lambda x, b: chol_solve(chol_factor(spd(x)), b), (x, force))
-    assert torch.autograd.gradgradcheck(solve_all, (x, jac, weight, aref, force))
+    assert torch.autograd.gradgradcheck(loss, leaves(4, 2, 1))
 
 
 def test_gradient_is_finite_for_degenerate_rows():
-    x, jac, weight, aref, force = leaves()
+    args = leaves()
+    _, _, wrench, axis, weight, *_ = args
     with torch.no_grad():
-        jac[1] = jac[0]
-        jac[2] = 0
+        wrench[:, :, 1] = wrench[:, :, 0]
+        wrench[:, :, 2] = 0
+        axis[:, 3] = 0
         weight[3] = 0
-    grads = torch.autograd.grad(
-        solve_all(x, jac, weight, aref, force).square().sum(), (x, jac, weight, aref, force)
-    )
+        weight[-1] = 0
+    grads = torch.autograd.grad(loss(*args), args)
     assert all(g.isfinite().all() for g in grads)
-    assert not grads[2][3].any()
+    assert not grads[4][[3, -1]].any()
+    assert not grads[2][:, :, -1].any()
 
 
 def test_no_gradient_to_the_starting_points():
-    problem = [x.requires_grad_() for x in random_problem(4, 6, 3)]
-    newton(*problem, **OPTIONS)[0].sum().backward()
-    assert problem[5].grad is None
-    assert problem[6].grad is None
-    assert all(x.grad is not None for x in problem[:5])
+    problem = factored_problem()
+    tensors = [
+        x.requires_grad_() for i, x in enumerate(problem) if isinstance(x, torch.Tensor) and i != MOVED
+    ]
+    solve(*problem, **OPTIONS)[0].sum().backward()
+    assert tensors[-1].grad is None
+    assert tensors[-2].grad is None
+    assert all(x.grad is not None for x in tensors[:-2])
 
 
 def test_compiled_with_gradients():
-    def loss(*args):
-        return solve_all(*args).square().sum()
-
     args = leaves()
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*args), loss(*args))
@@ -375,7 +507,9 @@ def test_compiled_with_gradients():
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-@pytest.mark.parametrize("dims", [(0, 0, 0, 0, 0), (None, 1, -1, 0, None)], ids=["all", "some"])
+@pytest.mark.parametrize(
+    "dims", [(0, 0, 0, 0, 0, 0, 0), (None, 1, -1, None, 0, None, 0)], ids=["all", "some"]
+)
 def test_vmap(compiled, dims):
     single = [x.detach() for x in leaves()]
     factors = torch.linspace(0.5, 1.5, 5, dtype=F64)
@@ -384,32 +518,38 @@ def test_vmap(compiled, dims):
     mapped = torch.vmap(solve_all, in_dims=dims)
     if compiled:
         mapped = torch.compile(mapped, fullgraph=True, backend="aot_eager")
-    expected = torch.stack([solve_all(*e) for e in each])
-    torch.testing.assert_close(mapped(*batched), expected, rtol=1e-12, atol=1e-12)
+    for out, *expected in zip(mapped(*batched), *(solve_all(*e) for e in each), strict=True):
+        torch.testing.assert_close(out, torch.stack(expected), rtol=1e-12, atol=1e-12)
+
+
+def test_vmap_refuses_to_map_what_worlds_share():
+    problem = factored_problem()
+    before, moved, after = problem[:MOVED], problem[MOVED], problem[MOVED + 1 :]
+    with pytest.raises(ValueError, match="vmap: moved is the same in all worlds"):
+        torch.vmap(lambda x: solve(*before, x, *after, **OPTIONS))(torch.stack([moved, moved]))
 
 
 @pytest.mark.xfail(
     reason="torch: a custom_op's gradient cannot be reached by torch.func.grad", raises=RuntimeError
 )
 def test_func_grad():
-    torch.func.grad(lambda *args: solve_all(*args).sum())(*(x.detach() for x in leaves()))
+    torch.func.grad(loss)(*(x.detach() for x in leaves()))
 
 
 def test_reference_splits_large_batches(monkeypatch):
-    problem = random_problem(3, 5, 23)
-    whole = newton_reference(*problem, **OPTIONS)
-    monkeypatch.setattr(sys.modules[newton_reference.__module__], "BLOCK", 10)
-    parts = newton_reference(*problem, **OPTIONS)
-    torch.testing.assert_close(parts[0], whole[0], rtol=1e-12, atol=1e-12)
-    assert torch.equal(parts[1], whole[1])
+    problem = factored_problem(worlds=23)
+    whole = solve_reference(*problem, **OPTIONS)
+    monkeypatch.setattr(sys.modules[solve_reference.__module__], "BLOCK", 10)
+    for a, b in zip(solve_reference(*problem, **OPTIONS), whole, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 def test_operators_run_the_reference_without_a_kernel(monkeypatch):
-    problem = random_problem(3, 5, 4)
-    expected = newton(*problem, **OPTIONS)
+    factored = factored_problem(worlds=4)
+    expected = solve(*factored, **OPTIONS)
     monkeypatch.setattr(kernels, "library", lambda: None)
-    for a, b in zip(newton(*problem, **OPTIONS), expected, strict=True):
+    for a, b in zip(solve(*factored, **OPTIONS), expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
-    mass, force = problem[0], problem[4]
+    mass, jac, weight, _, force, *_ = random_problem(3, 5, 4)
     x = chol_solve(chol_factor(mass), force)
-    torch.testing.assert_close(hessian_solve(mass, problem[1][:0], problem[2][:0], force), x)
+    torch.testing.assert_close(hessian_solve(mass, jac[:0], weight[:0], force), x)

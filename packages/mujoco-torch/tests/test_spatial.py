@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from mujoco_torch._src import spatial
 # A handful of products of numbers below 10: rounding stays far under this.
 CLOSE = dict(rtol=1e-12, atol=1e-12)
 
-property_test = settings(max_examples=60, deadline=None, derandomize=True)
+property_test = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 
 
 def arrays(n: int, largest: float = 3.0) -> st.SearchStrategy[np.ndarray]:
@@ -136,7 +136,8 @@ def test_rotation_vector_round_trip(angle: float, sign: float, axis: tuple[float
 def test_quat_to_rotation_vector(q: np.ndarray) -> None:
     ours = outside(spatial.quat_to_rotation_vector(inside(q)))
     np.testing.assert_allclose(ours, rotation_vector_of(q), **CLOSE)
-    np.testing.assert_allclose(outside(spatial.quat_to_rotation_vector(inside(-q))), ours, **CLOSE)
+    if abs(q[0]) > 1e-9:
+        np.testing.assert_allclose(outside(spatial.quat_to_rotation_vector(inside(-q))), ours, **CLOSE)
     assert np.linalg.norm(ours) <= math.pi + 1e-12
 
 
@@ -159,8 +160,7 @@ def test_rotation_vector_rate(vector: np.ndarray, spin: np.ndarray) -> None:
         quat = spatial.integrate_quat(spatial.rotation_vector_to_quat(inside(vector)), inside(spin), dt)
         return outside(spatial.quat_to_rotation_vector(quat))
 
-    if np.linalg.norm(vector) > 3.0:
-        return
+    assume(np.linalg.norm(vector) < 3.0)
     rate = outside(spatial.rotation_vector_rate(inside(vector), inside(spin)))
     np.testing.assert_allclose(rate, (moved(step) - moved(-step)) / (2 * step), rtol=0, atol=1e-6)
 
@@ -178,13 +178,19 @@ def test_rotation_vector_rate_near_zero(angle: float) -> None:
 # ----------------------------------------------------------------------------------- spatial vectors
 
 
+def skew(a: np.ndarray) -> np.ndarray:
+    """The matrix of the cross product with a."""
+    return np.cross(a, np.eye(3)).T
+
+
 @property_test
 @given(arrays(6), arrays(6), arrays(6))
 def test_cross_products_of_spatial_vectors(v: np.ndarray, m: np.ndarray, f: np.ndarray) -> None:
     motion = spatial.motion_cross(inside(v), inside(m))
     force = spatial.force_cross(inside(v), inside(f))
-    np.testing.assert_allclose(outside(motion), from_c(mujoco.mju_crossMotion, 6, v, m), **CLOSE)
-    np.testing.assert_allclose(outside(force), from_c(mujoco.mju_crossForce, 6, v, f), **CLOSE)
+    matrix = np.block([[skew(v[:3]), np.zeros((3, 3))], [skew(v[3:]), skew(v[:3])]])
+    np.testing.assert_allclose(outside(motion), matrix @ m, **CLOSE)
+    np.testing.assert_allclose(outside(force), -matrix.T @ f, **CLOSE)
     # The two are dual: power is conserved, (v x m) . f = - m . (v x* f).
     power = spatial.dot(motion, inside(f)) + spatial.dot(inside(m), force)
     np.testing.assert_allclose(outside(power), 0.0, atol=1e-11)
@@ -196,7 +202,11 @@ def test_cross_products_of_spatial_vectors(v: np.ndarray, m: np.ndarray, f: np.n
 @given(arrays(10), arrays(6), arrays(6))
 def test_inertia_mul(inertia: np.ndarray, v: np.ndarray, w: np.ndarray) -> None:
     ours = spatial.inertia_mul(inside(inertia), inside(v))
-    np.testing.assert_allclose(outside(ours), from_c(mujoco.mju_mulInertVec, 6, inertia, v), **CLOSE)
+    xx, yy, zz, xy, xz, yz = inertia[:6]
+    rotational = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
+    moment = skew(inertia[6:9])
+    matrix = np.block([[rotational, moment], [-moment, inertia[9] * np.eye(3)]])
+    np.testing.assert_allclose(outside(ours), matrix @ v, **CLOSE)
     # Inertia is symmetric.
     other = spatial.inertia_mul(inside(inertia), inside(w))
     np.testing.assert_allclose(

@@ -104,7 +104,7 @@ def test_converged_leaves_the_model_alone(mjm: mujoco.MjModel) -> None:
 def test_compare_finds_no_fault_in_what_was_put(m: mjt.Model, d: mjt.Data, mjds: list[mujoco.MjData]) -> None:
     report = testing.compare(m, d, mjds)
     assert report.ok
-    assert report.worst == 0.0
+    assert report.worst <= 1e-14  # not zero: the Jacobian of the rows is made on request
     assert "xmat" in str(report)
 
 

@@ -100,11 +100,11 @@ NOT_COMPILED = {
     "mujoco-mjx": ["actuator/arm26.xml", "constraints.xml"],
 }
 
-#: Supported, but with so many candidate contacts (6,000 and more) that a batch of them is no unit test.
-TOO_LARGE = {"mujoco-mjx": [f"humanoid/{n:02}_humanoids.xml" for n in range(5, 11)]}
+#: Supported, but with so many candidate contacts (3,800 and more) that a batch of them is no unit test.
+TOO_LARGE = {"mujoco-mjx": [f"humanoid/{n:02}_humanoids.xml" for n in range(4, 11)]}
 
 #: One iteration of the solver, shared by several robots that do not touch: C gives each its own line search.
-SOLVED_BY_ISLANDS = {"mujoco-mjx": [f"humanoid/{n:02}_humanoids.xml" for n in range(2, 5)]}
+SOLVED_BY_ISLANDS = {"mujoco-mjx": [f"humanoid/{n:02}_humanoids.xml" for n in range(2, 4)]}
 
 
 def folder(package: str) -> pathlib.Path | None:

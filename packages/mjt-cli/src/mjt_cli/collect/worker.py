@@ -64,6 +64,7 @@ def diagnose(job: Job, report: Report, phase: Callable[[str], None]) -> None:
     scene = load_scene(run)
     phase("probing the tool chain")
     report.compile_seconds.toolchain_probe = probe_toolchain(job)
+    torch_private.reset()
     step = compiled_step(job, scene)
     live(run, scene, step)
     d = steady(run, scene, step)
@@ -109,9 +110,7 @@ def probe_toolchain(job: Job) -> float:
     if job.backend != "inductor":
         return 0.0
     x = torch.ones(8, dtype=getattr(torch, job.dtype), device=job.device)
-    seconds = measure.seconds_of(lambda: torch.compile(lambda x: x + 1)(x), job.device)
-    torch_private.reset()
-    return seconds
+    return measure.seconds_of(lambda: torch.compile(lambda x: x + 1)(x), job.device)
 
 
 def compiled_step(job: Job, scene: scenario.Scene) -> Callable[[mjt.Data], mjt.Data]:

@@ -1,7 +1,7 @@
 """How a function on the inside layout becomes a public stage.
 
-A stage is written once, as ``f(m, d) -> d`` on ``InsideModel`` and ``InsideData``. ``public`` wraps it into the function
-a user calls: it takes the fields read from Data, crosses the border of layouts, and puts the fields written into a new
+A stage is written once, as ``f(m, d) -> d`` on ``InsideModel`` and ``InsideData``. ``public`` makes it the function
+a user calls: it takes the fields read from Data, crosses the border of layouts, and puts those written into a new
 Data.
 
 ``torch.compile`` does not interpret the body of a stage: the core is *allowed in graph*, one call that AOTAutograd

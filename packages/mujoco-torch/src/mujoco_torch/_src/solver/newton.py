@@ -96,7 +96,7 @@ def solve(
     def block(mass, cdof, wrench, limit_axis, weight, aref, *rest):
         jac = jacobian(cdof, wrench, moved, limit_axis, limit_dof, limit_size)
         qacc, niter = newton(mass, jac, weight, aref, *rest, **options)
-        efc_force = -weight * _negative(_mul(jac, qacc) - aref)
+        efc_force = weight * _negative(_mul(jac, qacc) - aref).neg()
         return qacc, efc_force, (jac * efc_force.unsqueeze(1)).sum(0), niter
 
     if mass.device.type != "cpu" or worlds <= BLOCK:

@@ -1,4 +1,4 @@
-"""The solver's operators: torch.ops.mujoco_torch.{chol_factor, chol_solve, hessian_solve, newton}.
+"""The solver's operators: torch.ops.mujoco_torch.{chol_factor, chol_solve, hessian_solve, solve}.
 
 Each has a reference in torch (any device), a CPU kernel where a C++ compiler is found, a fake for tracing, a gradient
 and a vmap rule that appends the mapped dimension to the worlds. All tensors are float32 or float64, on one device, with
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from . import kernels, linalg
-from .newton import newton as newton_reference
 from .newton import solve as solve_reference
 from .rows import jacobian, jacobian_transposed
 
@@ -37,33 +36,6 @@ def hessian_solve(mass: Tensor, jac: Tensor, weight: Tensor, b: Tensor) -> Tenso
     With no rows (nefc 0) this is a solve with M that keeps no factor. The gradient to M is symmetric.
     """
     return _hessian_solve(mass, jac, weight, b)
-
-
-def newton(
-    mass: Tensor,
-    jac: Tensor,
-    weight: Tensor,
-    aref: Tensor,
-    qfrc_smooth: Tensor,
-    qacc_smooth: Tensor,
-    qacc_warmstart: Tensor,
-    *,
-    tolerance: float,
-    ls_tolerance: float,
-    iterations: int,
-    ls_iterations: int,
-) -> tuple[Tensor, Tensor]:
-    """Constrained accelerations (nv, B) and the iterations they took (B,) int32.
-
-    Minimises 1/2 (a - a_s)' M (a - a_s) + sum_i 1/2 D_i min(0, J_i a - aref_i)^2 with M (nv, nv, B), J (nefc, nv, B),
-    D (nefc, B; zero for an inactive row), aref (nefc, B), a_s = M^-1 qfrc_smooth. `qacc_smooth` and `qacc_warmstart`
-    (nv, B) are only starting points: no gradient flows to them. The gradient to the others is that of the optimum
-    (implicit differentiation with the final active rows), whatever the iterations did. See newton.py for the algorithm.
-    """
-    return _newton(
-        mass, jac, weight, aref, qfrc_smooth, qacc_smooth, qacc_warmstart,
-        float(tolerance), float(ls_tolerance), int(iterations), int(ls_iterations),
-    )  # fmt: skip
 
 
 def solve(
@@ -98,8 +70,8 @@ def solve(
     differentiation with the final active rows), whatever the iterations did. See newton.py for the algorithm.
     """
     return _solve(
-        mass, cdof, wrench, moved, limit_axis, list(limit_dof), list(limit_size), weight, aref, qfrc_smooth, qacc_smooth,
-        qacc_warmstart, float(tolerance), float(ls_tolerance), int(iterations), int(ls_iterations),
+        mass, cdof, wrench, moved, limit_axis, list(limit_dof), list(limit_size), weight, aref, qfrc_smooth,
+        qacc_smooth, qacc_warmstart, float(tolerance), float(ls_tolerance), int(iterations), int(ls_iterations),
     )  # fmt: skip
 
 
@@ -132,39 +104,6 @@ def _hessian_solve(mass: Tensor, jac: Tensor, weight: Tensor, b: Tensor) -> Tens
     return linalg.hessian_solve(mass, jac, weight, b)
 
 
-@torch.library.custom_op("mujoco_torch::newton", mutates_args=())
-def _newton(
-    mass: Tensor,
-    jac: Tensor,
-    weight: Tensor,
-    aref: Tensor,
-    qfrc_smooth: Tensor,
-    qacc_smooth: Tensor,
-    qacc_warmstart: Tensor,
-    tolerance: float,
-    ls_tolerance: float,
-    iterations: int,
-    ls_iterations: int,
-) -> tuple[Tensor, Tensor]:
-    nv, nefc = mass.shape[0], jac.shape[0]
-    _check(
-        "newton", mass.shape[-1], M=(mass, nv, nv), J=(jac, nefc, nv), D=(weight, nefc), aref=(aref, nefc),
-        qfrc_smooth=(qfrc_smooth, nv), qacc_smooth=(qacc_smooth, nv), qacc_warmstart=(qacc_warmstart, nv),
-    )  # fmt: skip
-    if nv == 0 or nefc == 0:
-        return _clone(qacc_smooth), qacc_smooth.new_zeros(mass.shape[-1], dtype=torch.int32)
-    inputs = (mass, jac, weight, aref, qfrc_smooth, qacc_smooth, qacc_warmstart)
-    options = {
-        "tolerance": tolerance,
-        "ls_tolerance": ls_tolerance,
-        "iterations": iterations,
-        "ls_iterations": ls_iterations,
-    }
-    if kernels.usable(mass):
-        return kernels.newton(*inputs, **options)
-    return newton_reference(*inputs, **options)
-
-
 @torch.library.custom_op("mujoco_torch::solve", mutates_args=())
 def _solve(
     mass: Tensor,
@@ -185,13 +124,13 @@ def _solve(
     ls_iterations: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     nv, nl, (sides, nc) = mass.shape[0], len(limit_dof), moved.shape[:2]
+    _check_limits(limit_dof, limit_size, nv)
     _check(
         "solve", mass.shape[-1], M=(mass, nv, nv), cdof=(cdof, 6, nv), wrench=(wrench, sides, 6, nc),
         limit_axis=(limit_axis, 3, nl), D=(weight, nl + nc), aref=(aref, nl + nc), qfrc_smooth=(qfrc_smooth, nv),
         qacc_smooth=(qacc_smooth, nv), qacc_warmstart=(qacc_warmstart, nv),
     )  # fmt: skip
-    _check("solve", nv, moved=(moved, sides, nc))
-    _check_limits(limit_dof, limit_size, nv)
+    _check_one("solve", "moved", moved, (sides, nc, nv), mass)
     if nv == 0 or nl + nc == 0:
         return (
             _clone(qacc_smooth), torch.zeros_like(weight, memory_format=torch.contiguous_format),
@@ -199,7 +138,8 @@ def _solve(
             qacc_smooth.new_zeros(mass.shape[-1], dtype=torch.int32),
         )  # fmt: skip
     rows = (cdof, wrench, moved, limit_axis, limit_dof, limit_size, weight, aref)
-    return solve_reference(
+    run = kernels.solve if kernels.usable(mass) else solve_reference
+    return run(
         mass, *rows, qfrc_smooth, qacc_smooth, qacc_warmstart,
         tolerance=tolerance, ls_tolerance=ls_tolerance, iterations=iterations, ls_iterations=ls_iterations,
     )  # fmt: skip
@@ -211,23 +151,25 @@ def _check_limits(limit_dof: Sequence[int], limit_size: Sequence[int], nv: int) 
         raise ValueError(f"solve: {len(limit_dof)} limit_dof, but {len(limit_size)} limit_size")
     for dof, size in zip(limit_dof, limit_size, strict=True):
         if size not in (1, 3) or not 0 <= dof <= nv - size:
-            raise ValueError(f"solve: a limit of size {size} at dof {dof}; sizes are 1 and 3, dofs below {nv}")
+            raise ValueError(
+                f"solve: a limit of size {size} at dof {dof}; sizes are 1 and 3, dofs below {nv}"
+            )
 
 
 def _check(op: str, worlds: int, **arguments: tuple) -> None:
     """Raise unless every argument (tensor, *sizes) has those sizes, then the worlds, and all share dtype and device."""
     first = next(iter(arguments.values()))[0]
-    for name, (x, *sizes) in arguments.items():
-        if x.shape != (*sizes, worlds):
-            raise ValueError(
-                f"{op}: {name} has shape {tuple(x.shape)}, expected {(*sizes, worlds)} (worlds last)"
-            )
-        if x.dtype != first.dtype or x.device != first.device:
-            raise ValueError(
-                f"{op}: {name} is {x.dtype} on {x.device}, others are {first.dtype} on {first.device}"
-            )
     if first.dtype not in _FLOATS:
         raise ValueError(f"{op}: dtype {first.dtype} is not supported, use torch.float32 or torch.float64")
+    for name, (x, *sizes) in arguments.items():
+        _check_one(op, name, x, (*sizes, worlds), first, " (worlds last)")
+
+
+def _check_one(op: str, name: str, x: Tensor, shape: tuple[int, ...], like: Tensor, note: str = "") -> None:
+    if x.shape != shape:
+        raise ValueError(f"{op}: {name} has shape {tuple(x.shape)}, expected {shape}{note}")
+    if x.dtype != like.dtype or x.device != like.device:
+        raise ValueError(f"{op}: {name} is {x.dtype} on {x.device}, others are {like.dtype} on {like.device}")
 
 
 def _clone(x: Tensor) -> Tensor:
@@ -252,17 +194,10 @@ def _(mass, jac, weight, b):
     return b.new_empty(b.shape)
 
 
-@_newton.register_fake
-def _(
-    mass, jac, weight, aref, qfrc_smooth, qacc_smooth, qacc_warmstart, tol, ls_tol, iterations, ls_iterations
-):
-    return qacc_smooth.new_empty(qacc_smooth.shape), qacc_smooth.new_empty(mass.shape[-1], dtype=torch.int32)
-
-
 @_solve.register_fake
 def _(
-    mass, cdof, wrench, moved, limit_axis, limit_dof, limit_size, weight, aref, qfrc_smooth, qacc_smooth, qacc_warmstart,
-    tolerance, ls_tolerance, iterations, ls_iterations,
+    mass, cdof, wrench, moved, limit_axis, limit_dof, limit_size, weight, aref, qfrc_smooth, qacc_smooth,
+    qacc_warmstart, tolerance, ls_tolerance, iterations, ls_iterations,
 ):  # fmt: skip
     qacc, niter = qacc_smooth.new_empty(qacc_smooth.shape), mass.new_empty(mass.shape[-1], dtype=torch.int32)
     return qacc, weight.new_empty(weight.shape), torch.empty_like(qacc), niter
@@ -324,31 +259,6 @@ def _hessian_solve_backward(ctx, grad):
     return -_symmetric(_outer(y, x)), grad_jac, -jac_x * jac_y, y
 
 
-def _newton_setup(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:4], output[0])
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
-
-
-def _newton_backward(ctx, grad, _grad_niter):
-    """Differentiate M a - f + J' D min(0, J a - aref) = 0 at the optimum; r = J a - aref, y = H^-1 g.
-
-    df = y, dM = -y a', daref = D (J y), dD = -r (J y), dJ_i = -D_i (r_i y' + (J y)_i a'), rows with r < 0 only.
-    """
-    if grad is None:
-        return (None,) * 11
-    mass, jac, weight, aref, qacc = ctx.saved_tensors
-    residual = _row_products(jac, qacc) - aref
-    active = (residual < 0) & (weight > 0)
-    stiffness = torch.where(active, weight, 0)
-    y = hessian_solve(mass, jac, stiffness, grad)
-    jac_y = _row_products(jac, y)
-    grad_weight = torch.where(active, -residual * jac_y, 0)
-    grad_jac = -(_outer(stiffness * residual, y) + _outer(stiffness * jac_y, qacc))
-    grad_mass = -_symmetric(_outer(y, qacc))
-    return grad_mass, grad_jac, grad_weight, stiffness * jac_y, y, None, None, None, None, None, None
-
-
 def _solve_setup(ctx, inputs, output):
     mass, cdof, wrench, moved, limit_axis, limit_dof, limit_size, weight, aref = inputs[:9]
     ctx.save_for_backward(mass, cdof, wrench, moved, limit_axis, weight, aref, output[0])
@@ -388,7 +298,6 @@ def _solve_backward(ctx, grad_qacc, grad_efc_force, grad_qfrc, _grad_niter):
 _chol_factor.register_autograd(_chol_factor_backward, setup_context=_chol_factor_setup)
 _chol_solve.register_autograd(_chol_solve_backward, setup_context=_chol_solve_setup)
 _hessian_solve.register_autograd(_hessian_solve_backward, setup_context=_hessian_solve_setup)
-_newton.register_autograd(_newton_backward, setup_context=_newton_setup)
 _solve.register_autograd(_solve_backward, setup_context=_solve_setup)
 
 
@@ -411,7 +320,9 @@ def _vmap_rule(op, shared: str = "", at: int = -1):
     def rule(info, in_dims: Sequence[int | None], *args):
         count = info.batch_size
         if shared and in_dims[at] is not None:
-            raise ValueError(f"vmap: {shared} is the same in all worlds and cannot be mapped; use in_dims None for it")
+            raise ValueError(
+                f"vmap: {shared} is the same in all worlds and cannot be mapped; use in_dims None for it"
+            )
         merged = [
             _merge(x, dim, count) if isinstance(x, Tensor) and i != at else x
             for i, (x, dim) in enumerate(zip(args, in_dims, strict=True))
@@ -424,6 +335,6 @@ def _vmap_rule(op, shared: str = "", at: int = -1):
     return rule
 
 
-for _op in (_chol_factor, _chol_solve, _hessian_solve, _newton):
+for _op in (_chol_factor, _chol_solve, _hessian_solve):
     _op.register_vmap(_vmap_rule(_op))
 _solve.register_vmap(_vmap_rule(_solve, "moved", 3))

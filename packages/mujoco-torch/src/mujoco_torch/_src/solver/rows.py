@@ -1,8 +1,8 @@
 """Constraint rows in factored form, and the Jacobian they stand for, worlds last, in plain torch.
 
-Limits come first. A limit acts on one dof or on the three of a ball joint: its row of J holds an axis there. A contact row
-is a wrench (torque, force) about the centre of mass of a tree: its row of J is the inner product with the motion axes of
-the dofs that move its bodies. Contacts between two trees have two sides, each about its own point.
+Limits come first. A limit acts on one dof or on the three of a ball joint: its row of J holds an axis there. A contact
+row is a wrench (torque, force) about the centre of mass of a tree: its row of J is the inner product with the motion
+axes of the dofs that move its bodies. Contacts between two trees have two sides, each about its own point.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """The solver's CPU kernel: built by the host's C++ compiler on first use, cached, and called through ctypes.
 
-The file is plain C++17 without torch headers and compiles in about two seconds. The compiler is the environment's CXX,
-else g++, clang++ or c++. The library is kept in $XDG_CACHE_HOME/mujoco_torch (default ~/.cache/mujoco_torch) under a
-name made of its source, its flags and the processor. Without a compiler there is one warning, and the solver uses its
-torch reference.
+The source, kernels.cpp and its headers, is plain C++17 without torch headers and compiles in about three seconds. The
+compiler is the environment's CXX, else g++, clang++ or c++. The library is kept in $XDG_CACHE_HOME/mujoco_torch
+(default ~/.cache/mujoco_torch) under a name made of its source, its flags and the processor. Without a compiler there
+is one warning, and the solver uses its torch reference.
 """
 
 import ctypes
@@ -17,12 +17,14 @@ import subprocess
 import tempfile
 import threading
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
+_PARTS = (_SOURCE, *sorted(_SOURCE.parent.glob("*.h")))
 # Nobody looks at errno or floating-point traps; NaN and infinity keep their meaning.
 _FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC", "-pthread")
 _NATIVE = (("-march=native",), ("-mcpu=native",), ())
@@ -124,7 +126,7 @@ def _build(command: list[str], target: Path) -> str:
 
 
 def _key(command: list[str]) -> str:
-    parts = (_SOURCE.read_text(), *command, platform.machine(), _processor())
+    parts = (*(part.read_text() for part in _PARTS), *command, platform.machine(), _processor())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 
@@ -139,13 +141,39 @@ def _processor() -> str:
     )
 
 
+class _Problem(ctypes.Structure):
+    """`Problem` of newton.h."""
+
+    _inputs = (
+        "mass",
+        "cdof",
+        "wrench",
+        "moved",
+        "limit_axis",
+        "limit_dof",
+        "limit_size",
+        "weight",
+        "aref",
+        "force",
+    )
+    _starts = ("qacc_smooth", "qacc_warmstart")
+    _outputs = ("qacc", "efc_force", "qfrc_constraint", "niter")
+    _sizes = ("nv", "limits", "contacts", "sides", "worlds", "fixed_axis", "iterations", "ls_iterations")
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (*_inputs, *_starts, *_outputs)),
+        *((name, ctypes.c_int64) for name in _sizes),
+        ("tolerance", ctypes.c_double),
+        ("ls_tolerance", ctypes.c_double),
+    )
+
+
 def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
-    pointer, size, real, integer = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
+    pointer, size, integer = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     signatures = {
         "chol_factor": [pointer] * 2 + [size] * 2 + [integer],
         "chol_solve": [pointer] * 3 + [size] * 2 + [integer],
         "hessian_solve": [pointer] * 5 + [size] * 3 + [integer],
-        "newton": [pointer] * 9 + [size] * 3 + [real] * 2 + [integer] * 3,
+        "solve": [ctypes.POINTER(_Problem), integer],
     }
     for name, arguments in signatures.items():
         for suffix in _SUFFIX.values():
@@ -154,11 +182,15 @@ def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
     return lib
 
 
-def _call(name: str, tensors: list[Tensor], *numbers: float) -> None:
+def _run(name: str, dtype: torch.dtype, *arguments: object) -> None:
     """Run an entry point on as many threads as torch would use here; ctypes releases the interpreter meanwhile."""
-    function = getattr(_library(), f"mjt_{name}_{_SUFFIX[tensors[0].dtype]}")
-    if function(*[x.data_ptr() for x in tensors], *numbers, torch.get_num_threads()):
+    function = getattr(_library(), f"mjt_{name}_{_SUFFIX[dtype]}")
+    if function(*arguments, torch.get_num_threads()):
         raise MemoryError(f"{name}: no memory for the solver's workspace")
+
+
+def _call(name: str, tensors: list[Tensor], *numbers: int) -> None:
+    _run(name, tensors[0].dtype, *[x.data_ptr() for x in tensors], *numbers)
 
 
 def chol_factor(a: Tensor) -> Tensor:
@@ -183,13 +215,36 @@ def hessian_solve(mass: Tensor, jac: Tensor, weight: Tensor, b: Tensor) -> Tenso
     return out
 
 
-def newton(
-    *inputs: Tensor, tolerance: float, ls_tolerance: float, iterations: int, ls_iterations: int
-) -> tuple[Tensor, Tensor]:
-    """`newton.newton` by the kernel: M, J, D, aref, qfrc_smooth, qacc_smooth, qacc_warmstart."""
-    nefc, nv, worlds = inputs[1].shape
-    qacc = inputs[0].new_empty(nv, worlds)
+def solve(
+    mass: Tensor,
+    cdof: Tensor,
+    wrench: Tensor,
+    moved: Tensor,
+    limit_axis: Tensor,
+    limit_dof: Sequence[int],
+    limit_size: Sequence[int],
+    weight: Tensor,
+    *rest: Tensor,
+    tolerance: float,
+    ls_tolerance: float,
+    iterations: int,
+    ls_iterations: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`newton.solve` by the kernel. A limit_axis expanded over the worlds is read once."""
+    nv, worlds, (sides, contacts) = mass.shape[0], mass.shape[-1], moved.shape[:2]
+    limits = len(limit_dof)
+    fixed_axis = limit_axis.stride(-1) == 0
+    if fixed_axis:
+        limit_axis = limit_axis[..., :1]
+    integers = ctypes.c_int32 * limits
+    qacc, efc_force, qfrc = (mass.new_empty(n, worlds) for n in (nv, limits + contacts, nv))
     niter = torch.empty(worlds, dtype=torch.int32)
-    tensors = [*(x.contiguous() for x in inputs), qacc, niter]
-    _call("newton", tensors, nv, nefc, worlds, tolerance, ls_tolerance, iterations, ls_iterations)
-    return qacc, niter
+    tensors = [x.contiguous() for x in (mass, cdof, wrench, moved, limit_axis)]
+    lists = [integers(*limit_dof), integers(*limit_size)]
+    others = [*(x.contiguous() for x in (weight, *rest)), qacc, efc_force, qfrc, niter]
+    problem = _Problem(
+        *(x.data_ptr() for x in tensors), *(ctypes.addressof(x) for x in lists), *(x.data_ptr() for x in others),
+        nv, limits, contacts, sides, worlds, fixed_axis, iterations, ls_iterations, tolerance, ls_tolerance,
+    )  # fmt: skip
+    _run("solve", mass.dtype, ctypes.byref(problem))
+    return qacc, efc_force, qfrc, niter
