@@ -63,6 +63,7 @@ REFUSED = [
     ("solver", _option('solver="CG"', FLOOR + FALLING.format(type="sphere")), ()),
     ("cone", _option('cone="elliptic"', FLOOR + FALLING.format(type="sphere")), ()),
     ("noslip", _option('noslip_iterations="2"'), ()),
+    ("islands", _option('iterations="9"', LIMITED + FLOOR + FALLING.format(type="sphere")), ()),
     ("enable-flag", _flag("sleep"), ("flag 'sleep'",)),
     ("fluid", _option('density="1.2"'), ()),
     ("fluid", _option('viscosity=".01"'), ()),
@@ -153,6 +154,7 @@ ALLOWED = {
         "<mujoco>", '<mujoco><option cone="elliptic"><flag contact="disable"/></option>'
     ),
     "RK4": _option('integrator="RK4"'),
+    "few iterations for one tree": _option('iterations="1"', FLOOR + FALLING.format(type="sphere")),
     "another solver with nothing to solve": _option('solver="PGS" noslip_iterations="3"', ""),
     "limits disabled": _xml(rest='<option solver="CG"><flag limit="disable"/></option>'),
     "sparse Jacobian": _option('jacobian="sparse"'),

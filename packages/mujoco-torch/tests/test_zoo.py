@@ -79,15 +79,6 @@ SUPPORTED = {
     ],
     "mujoco-mjx": [
         "humanoid/01_humanoids.xml",
-        "humanoid/02_humanoids.xml",
-        "humanoid/03_humanoids.xml",
-        "humanoid/04_humanoids.xml",
-        "humanoid/05_humanoids.xml",
-        "humanoid/06_humanoids.xml",
-        "humanoid/07_humanoids.xml",
-        "humanoid/08_humanoids.xml",
-        "humanoid/09_humanoids.xml",
-        "humanoid/10_humanoids.xml",
         "humanoid/humanoid.xml",
         "ray.xml",
         "tendon/no_tendon.xml",
@@ -99,13 +90,6 @@ NOT_COMPILED = {
     "brax": ["test_data/world_body_transform.xml"],
     "mujoco-mjx": ["actuator/arm26.xml", "constraints.xml"],
 }
-
-#: Supported, but with so many candidate contacts (3,800 and more) that a batch of them is no unit test.
-TOO_LARGE = {"mujoco-mjx": [f"humanoid/{n:02}_humanoids.xml" for n in range(4, 11)]}
-
-#: One iteration of the solver, shared by several robots that do not touch: C gives each its own line search.
-SOLVED_BY_ISLANDS = {"mujoco-mjx": [f"humanoid/{n:02}_humanoids.xml" for n in range(2, 4)]}
-
 
 def folder(package: str) -> pathlib.Path | None:
     """The folder with the models of a package, None where it is not installed."""
@@ -127,21 +111,7 @@ def load(package: str, name: str) -> mujoco.MjModel:
 
 
 ALL = [(package, name) for package in PACKAGES for name in names(package)]
-
-
-def is_tested(package: str, name: str) -> bool:
-    return name in SUPPORTED[package] and name not in TOO_LARGE.get(package, [])
-
-
-def own_options_case(package: str, name: str) -> object:
-    """Parameters of a model for the test with its own options, a known gap marked."""
-    reason = "C iterates on each constraint island by itself, ours on all rows of a world together"
-    gap = name in SOLVED_BY_ISLANDS.get(package, [])
-    marks = [pytest.mark.xfail(reason=reason, strict=True)] if gap else []
-    return pytest.param(package, name, marks=marks, id=f"{package}:{name}")
-
-
-OWN_OPTIONS = [own_options_case(package, name) for package, name in ALL if is_tested(package, name)]
+TESTED = [(package, name) for package, name in ALL if name in SUPPORTED[package]]
 
 
 @pytest.fixture(autouse=True)
@@ -154,7 +124,7 @@ def _log_elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_package_has_the_models_listed(package: str) -> None:
     if folder(package) is None:
         pytest.skip(f"{package} is not installed")
-    listed = {*SUPPORTED[package], *NOT_COMPILED.get(package, []), *TOO_LARGE.get(package, [])}
+    listed = {*SUPPORTED[package], *NOT_COMPILED.get(package, [])}
     assert listed <= set(names(package))
 
 
@@ -172,14 +142,12 @@ def test_model(package: str, name: str) -> None:
             mjt.put_model(mjm)
         return
     assert not findings
-    if not is_tested(package, name):
-        return
     states = testing.perturbed_states(mjm, NWORLD, seed=0, settle=200)
     testing.stage_parity(mjm, "forward", states).raise_for_failures()
     steps_parity(testing.converged(mjm), states).raise_for_failures()
 
 
-@pytest.mark.parametrize(("package", "name"), OWN_OPTIONS)
+@pytest.mark.parametrize(("package", "name"), TESTED, ids=[":".join(entry) for entry in TESTED])
 def test_steps_with_the_options_of_the_model(package: str, name: str) -> None:
     """The iterations, tolerances and warm start of the file: ours stops where C stops."""
     mjm = load(package, name)

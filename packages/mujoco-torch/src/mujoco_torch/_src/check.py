@@ -9,8 +9,9 @@ Without effect on the simulated state, hence never reported: what is only drawn 
 lights), unused assets, user data, custom fields, keyframes, sleep policies without the sleep flag, the legacy
 sizes `njmax` and `nconmax`, the storage of the Jacobian.
 
-Departure from MuJoCo C that is no feature of a model: C resets a simulation whose state becomes NaN (unless
-`autoreset` is disabled) and zeroes all controls if one is not finite; here the world concerned keeps its NaN.
+Departures from MuJoCo C that are no feature of a model: C resets a simulation whose state becomes NaN (unless
+`autoreset` is disabled), here the world concerned keeps its NaN; and C iterates on each constraint island by itself,
+here on all rows of a world together, which is the same once both have converged.
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ _DISABLE_FLAGS = functools.reduce(lambda a, b: a | b, DisableBit)
 _CALLBACKS = ("control", "passive", "contactfilter", "sensor", "act_dyn", "act_gain", "act_bias")
 
 _MAX_DISABLEABLE_GROUP = 30
+
+# Newton's method takes 1 to 8 iterations on the packaged models, from any start; fewer may stop it half-way.
+_ENOUGH_ITERATIONS = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,6 +231,13 @@ def _noslip(s: _Subject) -> _Found:
     count = s.mjm.opt.noslip_iterations
     if count > 0 and s.has_rows:
         yield f"the no-slip pass is not available, {count} iterations are asked for", ()
+
+
+def _islands(s: _Subject) -> _Found:
+    opt = s.mjm.opt
+    by_islands = s.mjm.ntree > 1 and not opt.disableflags & DisableBit.ISLAND
+    if by_islands and s.has_rows and opt.iterations < _ENOUGH_ITERATIONS:
+        yield f"{s.mjm.ntree} trees in separate islands get {opt.iterations} solver iterations each in MuJoCo", ()
 
 
 def _enable_flag(s: _Subject) -> _Found:
@@ -432,6 +443,12 @@ RULES = (
         "no-slip iterations, where a constraint is possible",
         "set the option noslip_iterations to 0",
         _noslip,
+    ),
+    Rule(
+        "islands",
+        "constraint islands cut short: several trees and less than ten solver iterations",
+        'set <flag island="disable"/>, or the option iterations to 10 or more',
+        _islands,
     ),
     Rule(
         "enable-flag",

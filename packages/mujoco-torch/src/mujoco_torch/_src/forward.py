@@ -54,7 +54,8 @@ def fwd_velocity(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: the state does not fit the model.
     """
-    d = d.replace(actuator_velocity=(d.actuator_moment * d.qvel).sum(1))
+    actuator_velocity = (d.actuator_moment * d.qvel).sum(1)
+    d = d.replace(actuator_velocity=actuator_velocity if m.actuation else torch.zeros_like(actuator_velocity))
     d = com_vel.inside(m, d)
     d = passive.inside(m, d)
     d = rne.inside(m, d)

@@ -92,6 +92,8 @@ def _pull_back(m: InsideModel, moved: Tensor, qvel: Tensor) -> Tensor:
     if not m.nquat:
         return qvel
     turned = (m.quat_dof @ moved).unflatten(0, (3, m.nquat))
+    # C reads the rotation off the two orientations, so it is the shorter way round.
+    turned = spatial.quat_to_rotation_vector(spatial.rotation_vector_to_quat(turned))
     spin = (m.quat_dof @ qvel).unflatten(0, (3, m.nquat))
     correction = spatial.rotation_vector_rate(turned, spin) - spin
     return qvel + m.quat_dof.T @ correction.flatten(0, 1)

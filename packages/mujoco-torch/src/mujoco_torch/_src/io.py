@@ -193,7 +193,7 @@ def c_jacobian(mjd: mujoco.MjData) -> np.ndarray:
     if not mjd.nefc:
         return np.zeros((0, mjm.nv))
     if not mujoco.mj_isSparse(mjm):
-        return np.array(mjd.efc_J).reshape(mjd.nefc, mjm.nv)
+        return np.array(mjd.efc_J[: mjd.nefc * mjm.nv]).reshape(mjd.nefc, mjm.nv)
     dense = np.zeros((mjd.nefc, mjm.nv))
     mujoco.mju_sparse2dense(dense, mjd.efc_J, mjd.efc_J_rownnz, mjd.efc_J_rowadr, mjd.efc_J_colind)
     return dense
