@@ -9,6 +9,7 @@ import torch
 
 import mujoco_torch as mjt
 from mujoco_torch import testing
+from mujoco_torch.testing.float32 import inertia_magnitude
 
 #: Fields of Data that C's MjData has in no comparable form; each says why.
 NOT_COMPARED = {
@@ -170,7 +171,7 @@ def test_stage_parity_knows_every_stage() -> None:
 
 
 def test_inertia_magnitude_bounds_the_mass_matrix(mjm: mujoco.MjModel, mjds: list[mujoco.MjData]) -> None:
-    magnitude = testing._inertia_magnitude(mjm, mjds[0])
+    magnitude = inertia_magnitude(mjm, mjds[0])
     mass = testing.expected(mjm, mjds[0])["M"]
     assert (magnitude >= np.abs(mass) * (1 - 1e-12)).all()
     assert (magnitude[mass == 0.0] == 0.0).mean() > 0.5
