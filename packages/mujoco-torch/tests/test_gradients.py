@@ -54,10 +54,12 @@ def sharp(name: str) -> mujoco.MjModel:
 # --------------------------------------------------------------------------------- tangents of positions
 
 
+FREE, BALL = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
+
+
 def quaternions(mjm: mujoco.MjModel) -> list[tuple[int, int]]:
     """First element in qpos and first dof of every quaternion."""
-    free, ball = mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_BALL
-    shift = {free: 3, ball: 0}
+    shift = {FREE: 3, BALL: 0}
     joints = [j for j in range(mjm.njnt) if mjm.jnt_type[j] in shift]
     return [
         (mjm.jnt_qposadr[j] + shift[mjm.jnt_type[j]], mjm.jnt_dofadr[j] + shift[mjm.jnt_type[j]]) for j in joints
@@ -85,7 +87,7 @@ def scalar_addresses(mjm: mujoco.MjModel) -> list[tuple[int, int]]:
     """Element of qpos and dof of everything that is not part of a quaternion."""
     pairs = []
     for j in range(mjm.njnt):
-        count = {mujoco.mjtJoint.mjJNT_FREE: 3, mujoco.mjtJoint.mjJNT_BALL: 0}.get(mjm.jnt_type[j], 1)
+        count = {FREE: 3, BALL: 0}.get(mjm.jnt_type[j], 1)
         pairs += [(mjm.jnt_qposadr[j] + k, mjm.jnt_dofadr[j] + k) for k in range(count)]
     return pairs
 
