@@ -10,15 +10,16 @@ ZOO_TEST = HERE.parent / "packages" / "mujoco-torch" / "tests" / "test_zoo.py"
 
 SUPPORTED = """# What is simulated
 
-Made from the rules of `mujoco_torch.check` by `docs/generate.py`. What is not in the first table is refused by name, in `check`,
-in `put_model` and in `mjt check`.
+Made from the rules of `mujoco_torch.check` by `docs/generate.py`. What is not in the first table is refused by
+name, in `check`, in `put_model` and in `mjt check`.
 
 """
 
 ZOO = """# Models of other packages
 
-Every model file of gymnasium, brax, dm_control's suite and mujoco-mjx, as `test_zoo.py` sees it: a supported one is compared with
-MuJoCo C over its `forward` and a few steps, a refused one is refused with the reasons listed. Made by `docs/generate.py`.
+Every model file of gymnasium, brax, dm_control's suite and mujoco-mjx, as `test_zoo.py` sees it: a supported one is
+compared with MuJoCo C over its `forward` and a few steps, a refused one is refused with the reasons listed. Made by
+`docs/generate.py`.
 
 """
 

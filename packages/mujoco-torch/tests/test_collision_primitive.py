@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mujoco_torch._src.collision.pairs import GeomPair, geom_pairs
-from mujoco_torch._src.collision.primitive import COLLIDERS, Contacts
+from mujoco_torch._src.collision.primitive import COLLIDERS, Collider, Contacts
+from mujoco_torch._src.components import stacked
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}  # a few rounding steps at the scale of the scene
 
@@ -21,6 +22,12 @@ Found = tuple[tuple[int, int], np.ndarray, np.ndarray, np.ndarray]  # geoms, dis
 def inside(values: Sequence[np.ndarray], dtype: torch.dtype) -> Tensor:
     """Per-world arrays ``(n, k)`` as one tensor ``[k, n, B]``."""
     return torch.as_tensor(np.stack(values).T.copy(), dtype=dtype)
+
+
+def run(collider: Collider, *inputs: Tensor | float) -> Contacts:
+    """A collider's contacts, all of one shape and stacked."""
+    c = collider(*inputs)
+    return Contacts(c.dist, *(stacked(x).expand(len(x), *c.dist.shape) for x in (c.pos, c.frame)), c.active)
 
 
 def collide(
@@ -34,7 +41,7 @@ def collide(
         geoms.append(inside([d.geom_xmat[geom] for d in worlds], dtype))
         geoms.append(inside([mjm.geom_size[geom]], dtype))
     margin = torch.tensor([[p.margin + p.gap] for p in pairs], dtype=dtype)
-    return COLLIDERS[pairs[0].type1, pairs[0].type2](*geoms, margin)
+    return run(COLLIDERS[pairs[0].type1, pairs[0].type2], *geoms, margin)
 
 
 def found(
@@ -290,7 +297,7 @@ def test_one_world_of_a_static_geom_serves_all() -> None:
         one = (torch.zeros(3, 1, 1).double(), torch.tensor(mats[0]), torch.full((3, 1, 1), 0.3).double())
         many = (torch.tensor(rng.normal(size=(3, 1, 4))), torch.tensor(mats[1]).expand(9, 1, 4), one[2])
         repeated = tuple(x.expand(-1, -1, 4) for x in one)
-        for a, b in zip(collider(*one, *many, 0.1), collider(*repeated, *many, 0.1), strict=True):
+        for a, b in zip(run(collider, *one, *many, 0.1), run(collider, *repeated, *many, 0.1), strict=True):
             assert a.shape == b.shape and torch.equal(a, b), kind1
 
 
@@ -304,7 +311,7 @@ def test_gradients_match_finite_differences() -> None:
         mats = [torch.tensor(np.linalg.qr(t)[0].reshape(2, 2, 9).T.copy(), requires_grad=True) for t in turns]
 
         def smooth(p1: Tensor, m1: Tensor, p2: Tensor, m2: Tensor, collider=collider) -> tuple[Tensor, ...]:
-            return collider(p1, m1, size, p2, m2, size, 10.0)[:3]
+            return run(collider, p1, m1, size, p2, m2, size, 10.0)[:3]
 
         assert torch.autograd.gradcheck(smooth, (pos[0], mats[0], pos[1], mats[1]), atol=1e-6)
 
@@ -325,7 +332,7 @@ def test_gradients_are_finite_at_degenerate_poses(
         turned = torch.tensor([[1, 0, 0], [0, c, -s], [0, s, c]], dtype=dtype)
         mat2 = turned.reshape(9, 1, 1).requires_grad_()
         size = torch.tensor([0.2, length, 0.0], dtype=dtype).reshape(3, 1, 1).requires_grad_()
-        contacts = collider(pos1, mat1, size, pos2, mat2, size, 1.0)
+        contacts = run(collider, pos1, mat1, size, pos2, mat2, size, 1.0)
         assert contacts.active[0].all()
         for value in contacts[:3]:
             assert value.isfinite().all()
@@ -333,19 +340,3 @@ def test_gradients_are_finite_at_degenerate_poses(
                 value.square().sum(), (pos1, mat1, pos2, mat2, size), retain_graph=True, allow_unused=True
             ):
                 assert gradient is None or gradient.isfinite().all()
-
-
-def test_compiles_to_one_graph() -> None:
-    """No break and no guard on data; the result is the eager one."""
-    rng = np.random.default_rng(5)
-    pos = [torch.tensor(rng.normal(size=(3, 4, 3))) for _ in range(2)]
-    mats = [
-        torch.tensor(np.linalg.qr(rng.normal(size=(3, 4, 3, 3)))[0].reshape(3, 4, 9).T.copy())
-        for _ in range(2)
-    ]
-    size = torch.full((3, 4, 1), 0.3, dtype=torch.float64)
-    for collider in COLLIDERS.values():
-        compiled = torch.compile(collider, fullgraph=True, backend="aot_eager")
-        inputs = (pos[0], mats[0], size, pos[1], mats[1], size, 0.1)
-        for a, b in zip(compiled(*inputs), collider(*inputs), strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-14)

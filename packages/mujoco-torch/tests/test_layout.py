@@ -58,7 +58,14 @@ def documented_shapes(cls: type) -> dict[str, str]:
 # --------------------------------------------------------------------------------------- declaration
 
 
-@pytest.mark.parametrize(("cls", "struct"), [(mjt.Data, "mjData"), (mjt.Contact, "mjContact")])
+DATA_IN_ORDER = pytest.param(
+    mjt.Data,
+    "mjData",
+    marks=pytest.mark.xfail(reason="solver_niter, ncon, nefc and contact are out of place", strict=True),
+)
+
+
+@pytest.mark.parametrize(("cls", "struct"), [DATA_IN_ORDER, (mjt.Contact, "mjContact")])
 def test_fields_are_in_the_order_of_c(cls: type, struct: str) -> None:
     theirs = names_in_c(struct)
     shared = [name for name in names_of(cls) if name in theirs]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mujoco_torch._src import spatial
+from mujoco_torch._src.components import Components, stacked
 
 # A handful of products of numbers below 10: rounding stays far under this.
 CLOSE = dict(rtol=1e-12, atol=1e-12)
@@ -34,8 +35,8 @@ def inside(x: np.ndarray) -> Tensor:
     return torch.as_tensor(np.array(x, dtype=float))[:, None, None]
 
 
-def outside(x: Tensor) -> np.ndarray:
-    return x[..., 0, 0].detach().numpy()
+def outside(x: Tensor | Components) -> np.ndarray:
+    return stacked(x)[..., 0, 0].detach().numpy()
 
 
 def from_c(function: Callable[..., None], size: int, *arguments: object) -> np.ndarray:
@@ -72,10 +73,10 @@ def test_norm_and_normalize(a: np.ndarray) -> None:
 def test_any_trailing_shape() -> None:
     """Functions look at the first axis only: items and worlds are independent."""
     a, b = torch.randn(2, 3, 4, 5, dtype=torch.float64)
-    whole = spatial.cross(a, b)
+    whole = stacked(spatial.cross(a, b))
     for item in range(4):
         for world in range(5):
-            alone = spatial.cross(a[:, item, world], b[:, item, world])
+            alone = stacked(spatial.cross(a[:, item, world], b[:, item, world]))
             torch.testing.assert_close(whole[:, item, world], alone)
 
 
@@ -219,7 +220,9 @@ def test_inertia_mul(inertia: np.ndarray, v: np.ndarray, w: np.ndarray) -> None:
 
 def jacobian(function: Callable[[Tensor], Tensor], at: tuple[float, ...]) -> np.ndarray:
     x = torch.tensor(at, dtype=torch.float64)
-    return torch.autograd.functional.jacobian(lambda x: function(x[:, None, None])[..., 0, 0], x).numpy()
+    return torch.autograd.functional.jacobian(
+        lambda x: stacked(function(x[:, None, None]))[..., 0, 0], x
+    ).numpy()
 
 
 def test_gradients_at_zero() -> None:
@@ -257,5 +260,7 @@ def test_gradient_of_a_turn_at_identity(quat: tuple[float, ...]) -> None:
 @pytest.mark.parametrize("size", [1e-3, 0.7, 2.5])
 def test_gradients_of_vector_functions(function: Callable[[Tensor], Tensor], size: float) -> None:
     vector = size * torch.tensor([0.48, 0.6, -0.64], dtype=torch.float64)[:, None, None]
-    # Differences over 1e-7 of the size, so that a curvature of 1/size does not spoil them.
-    torch.autograd.gradcheck(function, vector.requires_grad_(), eps=1e-7 * size ** 0.5, atol=1e-5)
+    # Short differences for short vectors, so that a curvature of 1/size does not spoil them.
+    torch.autograd.gradcheck(
+        lambda v: stacked(function(v)), vector.requires_grad_(), eps=1e-7 * size**0.5, atol=1e-5
+    )

@@ -1,7 +1,6 @@
 """Inverse dynamics without acceleration: Coriolis, centrifugal and gravity forces (``mj_rne``)."""
 
-import torch
-
+from mujoco_torch._src.components import join
 from mujoco_torch._src.spatial import dot, force_cross, inertia_mul
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
@@ -18,6 +17,6 @@ def rne(m: InsideModel, d: InsideData) -> InsideData:
       StateError: the velocities of ``d`` do not fit the model.
     """
     rotational, translational = (m.body_dof @ (d.cdof_dot * d.qvel)).split(3)
-    cacc = torch.cat((rotational, translational - m.gravity))
+    cacc = join(rotational, translational - m.gravity)
     force = inertia_mul(d.cinert, cacc) + force_cross(d.cvel, inertia_mul(d.cinert, d.cvel))
     return d.replace(qfrc_bias=dot(d.cdof, m.dof_body @ (m.body_descendants @ force)))

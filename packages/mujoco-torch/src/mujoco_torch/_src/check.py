@@ -237,7 +237,10 @@ def _islands(s: _Subject) -> _Found:
     opt = s.mjm.opt
     by_islands = s.mjm.ntree > 1 and not opt.disableflags & DisableBit.ISLAND
     if by_islands and s.has_rows and opt.iterations < _ENOUGH_ITERATIONS:
-        yield f"{s.mjm.ntree} trees in separate islands get {opt.iterations} solver iterations each in MuJoCo", ()
+        yield (
+            f"{s.mjm.ntree} trees in separate islands get {opt.iterations} solver iterations each in MuJoCo",
+            (),
+        )
 
 
 def _enable_flag(s: _Subject) -> _Found:

@@ -5,9 +5,9 @@ different bodies add without transport, and recursions along the tree become sum
 constant 0/1 matrix.
 """
 
-import torch
 from torch import Tensor
 
+from mujoco_torch._src.components import Components, join
 from mujoco_torch._src.spatial import cross, dot, motion_cross
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
@@ -38,7 +38,7 @@ def _inertia_about_com(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Te
     mass, inertia = m.body_mass, m.body_inertia
     row_x, row_y, row_z = d.ximat[0:3], d.ximat[3:6], d.ximat[6:9]
     scaled_x, scaled_y, scaled_z = inertia * row_x, inertia * row_y, inertia * row_z
-    return torch.stack(
+    return Components(
         (
             dot(scaled_x, row_x) + mass * (y * y + z * z),
             dot(scaled_y, row_y) + mass * (x * x + z * z),
@@ -63,7 +63,7 @@ def _motion_axes(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Tensor:
         axis = axis + m.dof_axis
     offset = m.dof_root @ subtree_com - m.dof_anchor @ d.xanchor
     angular = (1.0 - m.dof_linear) * axis
-    return torch.cat((angular, m.dof_linear * axis + cross(angular, offset)))
+    return join(angular, m.dof_linear * axis + cross(angular, offset))
 
 
 @public(reads=("qvel", "cdof"), writes=("cvel", "cdof_dot"))

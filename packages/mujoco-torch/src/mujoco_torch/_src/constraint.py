@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mujoco_torch._src.components import Components, join
 from mujoco_torch._src.kinematics import joint_quats
 from mujoco_torch._src.solver import jacobian
 from mujoco_torch._src.spatial import MINVAL, cross, dot, norm, normalize, quat_to_rotation_vector
@@ -64,7 +65,7 @@ def factor_rows(m: InsideModel, d: InsideData) -> Factors:
     """Wrenches of the contact rows and axes of the limit rows, from positions."""
     worlds = d.qpos.shape[-1]
     if m.nconmax:
-        wrench = torch.stack([_row_wrenches(m, d, root) for root in m.contact_root.unbind(0)])
+        wrench = torch.stack([_row_wrenches(m, d, root).stack() for root in m.contact_root.unbind(0)])
     else:
         wrench = d.qpos.new_zeros((1, 6, 0, worlds))
     axis = m.limit_axis.expand(-1, -1, worlds)
@@ -106,22 +107,23 @@ def _contact_rows(m: InsideModel, d: InsideData, wrench: Tensor) -> Rows:
     return Rows(dist, mass, vel, reference - _per_row(m, m.contact_damping) * vel)
 
 
-def _row_wrenches(m: InsideModel, d: InsideData, root: Tensor) -> Tensor:
+def _row_wrenches(m: InsideModel, d: InsideData, root: Tensor) -> Components:
     """Wrench ``[6, nrow, B]`` (torque, force) of every contact row about the centre of mass of the given tree."""
     offset = d.contact_pos - root @ d.subtree_com
 
-    def axis(k: int) -> Tensor:
+    def axis(k: int) -> Components:
         """Unit wrench along axis k: force along the normal and the two tangents, then torque about them."""
         direction = d.contact_frame[3 * (k % 3) : 3 * (k % 3) + 3]
         if k < 3:
-            return torch.cat((cross(offset, direction), direction))
-        return torch.cat((direction, torch.zeros_like(direction)))
+            return join(cross(offset, direction), direction)
+        return join(direction, torch.zeros_like(direction))
 
     axes = [axis(k) for k in range(max(m.contact_dim))]
-    return torch.cat([_edges(m, axes, dim, slice(start, end)) for dim, start, end in m.dim_runs], 1)
+    runs = [_edges(m, axes, dim, slice(start, end)) for dim, start, end in m.dim_runs]
+    return Components(torch.cat(component) for component in zip(*runs, strict=True))
 
 
-def _edges(m: InsideModel, axes: list[Tensor], dim: int, at: slice) -> Tensor:
+def _edges(m: InsideModel, axes: list[Components], dim: int, at: slice) -> Components:
     """Wrenches of the rows of consecutive contacts of one condim: the normal, or normal +- friction along each axis."""
     normal = axes[0][:, at]
     if dim == 1:
@@ -130,7 +132,7 @@ def _edges(m: InsideModel, axes: list[Tensor], dim: int, at: slice) -> Tensor:
     for k in range(1, dim):
         edge = m.contact_friction[k - 1, at] * axes[k][:, at]
         rows += [normal + edge, normal - edge]
-    return torch.stack(rows, 2).flatten(1, 2)
+    return Components(torch.stack(component, 1).flatten(0, 1) for component in zip(*rows, strict=True))
 
 
 def _per_row(m: InsideModel, x: Tensor) -> Tensor:

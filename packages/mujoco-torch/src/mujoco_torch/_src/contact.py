@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from mujoco_torch._src.components import join
 from mujoco_torch._src.collision.primitive import COLLIDERS, Contacts
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
@@ -47,7 +48,7 @@ def _collide(m: InsideModel, d: InsideData, type1: int, type2: int, name: str, n
     size1, size2, margin = (getattr(m, f"{name}_{what}") for what in ("size1", "size2", "margin"))
     c: Contacts = COLLIDERS[type1, type2](first[:3], first[3:], size1, second[:3], second[3:], size2, margin)
     dist = torch.where(c.active, c.dist, torch.inf)
-    return torch.cat((dist[None], c.pos, c.frame)).transpose(1, 2).flatten(1, 2)
+    return join((dist,), c.pos, c.frame).stack().transpose(1, 2).flatten(1, 2)
 
 
 def _in_order(slots: Tensor, runs: tuple[tuple[int, int], ...]) -> Tensor:

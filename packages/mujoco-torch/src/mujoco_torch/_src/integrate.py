@@ -20,7 +20,7 @@ def integrate_pos(m: InsideModel, qpos: Tensor, qvel: Tensor, dt: Tensor) -> Ten
         return moved
     turn = (m.quat_dof @ qvel).unflatten(0, (3, m.nquat))
     quat = spatial.integrate_quat(joint_quats(m, qpos), turn, dt)
-    return m.qpos_keep * moved + m.quat_qpos.T @ quat.flatten(0, 1)
+    return m.qpos_keep * moved + m.quat_qpos.T @ quat.stack().flatten(0, 1)
 
 
 def _advance(m: InsideModel, d: InsideData, qacc: Tensor, qvel: Tensor | None = None) -> InsideData:
@@ -96,7 +96,7 @@ def _pull_back(m: InsideModel, moved: Tensor, qvel: Tensor) -> Tensor:
     turned = spatial.quat_to_rotation_vector(spatial.rotation_vector_to_quat(turned))
     spin = (m.quat_dof @ qvel).unflatten(0, (3, m.nquat))
     correction = spatial.rotation_vector_rate(turned, spin) - spin
-    return qvel + m.quat_dof.T @ correction.flatten(0, 1)
+    return qvel + m.quat_dof.T @ correction.stack().flatten(0, 1)
 
 
 @public(reads=INPUTS, writes=ALL)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mujoco_torch._src import spatial
+from mujoco_torch._src.components import Components
 from mujoco_torch._src.layout import names
 from mujoco_torch._src.spatial import quat_mul, rotate
 from mujoco_torch._src.stage import public
@@ -162,6 +163,6 @@ def _target(of_target: Tensor, d: InsideData, com: Tensor) -> Tensor:
 def _looking_along(back: Tensor) -> Tensor:
     """Matrix whose z axis points along ``back`` and whose x axis is horizontal."""
     z = spatial.normalize(back)[0]
-    x = spatial.normalize(torch.stack((-z[1], z[0], torch.zeros_like(z[0]))))[0]
+    x = spatial.normalize(Components((-z[1], z[0], torch.zeros_like(z[0]))))[0]
     y = spatial.normalize(spatial.cross(z, x))[0]
-    return torch.stack((x[0], y[0], z[0], x[1], y[1], z[1], x[2], y[2], z[2]))
+    return Components((x[0], y[0], z[0], x[1], y[1], z[1], x[2], y[2], z[2]))

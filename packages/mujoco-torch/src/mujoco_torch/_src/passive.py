@@ -2,6 +2,7 @@
 
 import torch
 
+from mujoco_torch._src.components import Components
 from mujoco_torch._src.kinematics import joint_quats
 from mujoco_torch._src.spatial import quat_mul, quat_to_rotation_vector
 from mujoco_torch._src.stage import public
@@ -26,6 +27,6 @@ def _spring(m: InsideModel, d: InsideData):
     stretch = m.qpos_dof.T @ (d.qpos - m.qpos_spring)
     if m.quat_spring:
         w, x, y, z = m.spring_quat.unbind(0)
-        turned = quat_mul(torch.stack((w, -x, -y, -z)), joint_quats(m, d.qpos))
-        stretch = stretch + m.quat_dof.T @ quat_to_rotation_vector(turned).flatten(0, 1)
+        turned = quat_mul(Components((w, -x, -y, -z)), joint_quats(m, d.qpos))
+        stretch = stretch + m.quat_dof.T @ quat_to_rotation_vector(turned).stack().flatten(0, 1)
     return -m.dof_stiffness * stretch

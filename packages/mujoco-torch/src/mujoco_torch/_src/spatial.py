@@ -1,9 +1,9 @@
 """Vectors, quaternions and spatial (6-D) vectors in the inside layout.
 
-Every quantity is stacked component-major: a vector is ``[3, n, B]``, a quaternion ``[4, n, B]`` (w, x, y, z),
-a rotation matrix ``[9, n, B]`` row-major, a spatial vector ``[6, n, B]`` (rotation, translation), with items in the
-middle and worlds last. Functions only look at the first axis, so any trailing shape works. Results are stacked
-along the first axis only: that keeps a chain of them in one fused loop.
+Every quantity is component-major: a vector is ``[3, n, B]``, a quaternion ``[4, n, B]`` (w, x, y, z), a rotation matrix
+``[9, n, B]`` row-major, a spatial vector ``[6, n, B]`` (rotation, translation), with items in the middle and worlds last.
+Functions only look at the first axis, so any trailing shape works. They take stacked tensors or ``Components`` and
+return ``Components``, which are not stacked before something needs one tensor.
 
 Formulas: MuJoCo documentation, chapter "Computation"; Featherstone, "Rigid Body Dynamics Algorithms" (2008), ch. 2.
 """
@@ -11,26 +11,30 @@ Formulas: MuJoCo documentation, chapter "Computation"; Featherstone, "Rigid Body
 import torch
 from torch import Tensor
 
+from mujoco_torch._src.components import Components, join
+
+Stacked = Tensor | Components
+
 MINVAL = 1e-15  # mjMINVAL: what MuJoCo takes for zero
 SMALL_SQUARE = 1e-8  # squared angle below which two terms of the series are exact in float64
 
 
-def dot(a: Tensor, b: Tensor) -> Tensor:
+def dot(a: Stacked, b: Stacked) -> Tensor:
     """Inner product over the component axis: ``[k, ...]`` x ``[k, ...]`` -> ``[...]``."""
     total = a[0] * b[0]
-    for i in range(1, a.shape[0]):
-        total = total + a[i] * b[i]
+    for x, y in zip(a[1:], b[1:], strict=True):
+        total = total + x * y
     return total
 
 
-def cross(a: Tensor, b: Tensor) -> Tensor:
+def cross(a: Stacked, b: Stacked) -> Components:
     """Cross product of two vectors ``[3, ...]``."""
-    ax, ay, az = a.unbind(0)
-    bx, by, bz = b.unbind(0)
-    return torch.stack((ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx))
+    ax, ay, az = a
+    bx, by, bz = b
+    return Components((ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx))
 
 
-def safe_norm(a: Tensor) -> tuple[Tensor, Tensor]:
+def safe_norm(a: Stacked) -> tuple[Tensor, Tensor]:
     """Length over the component axis, and where it is not zero.
 
     The square root never sees zero, so its gradient is finite: zero at a zero vector.
@@ -40,24 +44,24 @@ def safe_norm(a: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(nonzero, torch.where(nonzero, square, 1.0).sqrt(), 0.0), nonzero
 
 
-def norm(a: Tensor) -> Tensor:
+def norm(a: Stacked) -> Tensor:
     """Length over the component axis; its gradient at a zero vector is zero."""
     return safe_norm(a)[0]
 
 
-def normalize(a: Tensor) -> tuple[Tensor, Tensor]:
+def normalize(a: Stacked) -> tuple[Components, Tensor]:
     """Unit vector and length; a zero vector becomes the first basis vector, as in ``mju_normalize``."""
     length, nonzero = safe_norm(a)
     scale = torch.where(nonzero, 1.0 / torch.where(nonzero, length, 1.0), 0.0)
     first = torch.where(nonzero, a[0] * scale, 1.0)
-    return torch.cat((first[None], a[1:] * scale)), length
+    return join((first,), a[1:] * scale), length
 
 
-def quat_mul(p: Tensor, q: Tensor) -> Tensor:
+def quat_mul(p: Stacked, q: Stacked) -> Components:
     """Hamilton product of quaternions ``[4, ...]``."""
-    pw, px, py, pz = p.unbind(0)
-    qw, qx, qy, qz = q.unbind(0)
-    return torch.stack(
+    pw, px, py, pz = p
+    qw, qx, qy, qz = q
+    return Components(
         (
             pw * qw - px * qx - py * qy - pz * qz,
             pw * qx + px * qw + py * qz - pz * qy,
@@ -67,17 +71,17 @@ def quat_mul(p: Tensor, q: Tensor) -> Tensor:
     )
 
 
-def rotate(q: Tensor, v: Tensor) -> Tensor:
+def rotate(q: Stacked, v: Stacked) -> Components:
     """Vector ``v`` rotated by the unit quaternion ``q``."""
     w, axis = q[0], q[1:]
     t = 2.0 * cross(axis, v)
     return v + w * t + cross(axis, t)
 
 
-def quat_to_mat(q: Tensor) -> Tensor:
+def quat_to_mat(q: Stacked) -> Components:
     """Rotation matrix ``[9, ...]`` of a unit quaternion ``[4, ...]``."""
-    w, x, y, z = q.unbind(0)
-    return torch.stack(
+    w, x, y, z = q
+    return Components(
         (
             w * w + x * x - y * y - z * z,
             2.0 * (x * y - w * z),
@@ -92,14 +96,14 @@ def quat_to_mat(q: Tensor) -> Tensor:
     )
 
 
-def axis_angle_to_quat(axis: Tensor, angle: Tensor) -> Tensor:
+def axis_angle_to_quat(axis: Stacked, angle: Tensor) -> Components:
     """Quaternion of a turn by ``angle`` [rad] about the unit vector ``axis``."""
     half = 0.5 * angle
     s = half.sin()
-    return torch.stack((half.cos(), axis[0] * s, axis[1] * s, axis[2] * s))
+    return Components((half.cos(), axis[0] * s, axis[1] * s, axis[2] * s))
 
 
-def rotation_vector_to_quat(v: Tensor) -> Tensor:
+def rotation_vector_to_quat(v: Stacked) -> Components:
     """Quaternion of the rotation vector ``v`` [rad]; value and gradient are exact at zero."""
     square = dot(v, v)
     small = square < SMALL_SQUARE
@@ -107,10 +111,10 @@ def rotation_vector_to_quat(v: Tensor) -> Tensor:
     half = 0.5 * angle
     w = torch.where(small, 1.0 - square / 8.0, half.cos())
     scale = torch.where(small, 0.5 - square / 48.0, half.sin() / angle)
-    return torch.stack((w, v[0] * scale, v[1] * scale, v[2] * scale))
+    return Components((w, v[0] * scale, v[1] * scale, v[2] * scale))
 
 
-def quat_to_rotation_vector(q: Tensor) -> Tensor:
+def quat_to_rotation_vector(q: Stacked) -> Components:
     """Rotation vector [rad] of a unit quaternion, the shorter way round (``mju_quat2Vel``); exact at identity."""
     axis = q[1:]
     w = q[0].abs()
@@ -122,7 +126,7 @@ def quat_to_rotation_vector(q: Tensor) -> Tensor:
     return axis * torch.where(q[0] < 0, -scale, scale)
 
 
-def rotation_vector_rate(v: Tensor, w: Tensor) -> Tensor:
+def rotation_vector_rate(v: Stacked, w: Stacked) -> Components:
     """Rate of the rotation vector ``v`` of a frame that turns with local angular velocity ``w``; smooth at zero.
 
     The inverse of the derivative of the exponential map: ``w + v x w / 2 + c v x (v x w)`` with
@@ -137,39 +141,39 @@ def rotation_vector_rate(v: Tensor, w: Tensor) -> Tensor:
     return w + 0.5 * turned + c * cross(v, turned)
 
 
-def mat_vec(mat: Tensor, v: Tensor) -> Tensor:
+def mat_vec(mat: Stacked, v: Stacked) -> Components:
     """Matrix ``[9, ...]`` times vector ``[3, ...]``."""
-    return torch.stack((dot(mat[0:3], v), dot(mat[3:6], v), dot(mat[6:9], v)))
+    return Components((dot(mat[0:3], v), dot(mat[3:6], v), dot(mat[6:9], v)))
 
 
-def mat_t_vec(mat: Tensor, v: Tensor) -> Tensor:
+def mat_t_vec(mat: Stacked, v: Stacked) -> Components:
     """Transposed matrix ``[9, ...]`` times vector ``[3, ...]``."""
-    return torch.stack((dot(mat[0::3], v), dot(mat[1::3], v), dot(mat[2::3], v)))
+    return Components((dot(mat[0::3], v), dot(mat[1::3], v), dot(mat[2::3], v)))
 
 
-def motion_cross(v: Tensor, m: Tensor) -> Tensor:
+def motion_cross(v: Stacked, m: Stacked) -> Components:
     """Spatial cross product of motion vectors ``[6, ...]`` (``mju_crossMotion``)."""
     rot, lin = v[:3], v[3:]
-    return torch.cat((cross(rot, m[:3]), cross(rot, m[3:]) + cross(lin, m[:3])))
+    return join(cross(rot, m[:3]), cross(rot, m[3:]) + cross(lin, m[:3]))
 
 
-def force_cross(v: Tensor, f: Tensor) -> Tensor:
+def force_cross(v: Stacked, f: Stacked) -> Components:
     """Spatial cross product of a motion vector with a force vector ``[6, ...]`` (``mju_crossForce``)."""
     rot, lin = v[:3], v[3:]
-    return torch.cat((cross(rot, f[:3]) + cross(lin, f[3:]), cross(rot, f[3:])))
+    return join(cross(rot, f[:3]) + cross(lin, f[3:]), cross(rot, f[3:]))
 
 
-def inertia_mul(inertia: Tensor, v: Tensor) -> Tensor:
+def inertia_mul(inertia: Stacked, v: Stacked) -> Components:
     """Spatial inertia ``[10, ...]`` (``cinert``: 6 of the rotational part, 3 mass times offset, mass) times motion."""
-    xx, yy, zz, xy, xz, yz = inertia[:6].unbind(0)
+    xx, yy, zz, xy, xz, yz = inertia[:6]
     moment, mass = inertia[6:9], inertia[9]
-    wx, wy, wz = v[:3].unbind(0)
-    rotational = torch.stack(
+    wx, wy, wz = v[:3]
+    rotational = Components(
         (xx * wx + xy * wy + xz * wz, xy * wx + yy * wy + yz * wz, xz * wx + yz * wy + zz * wz)
     )
-    return torch.cat((rotational + cross(moment, v[3:]), mass * v[3:] - cross(moment, v[:3])))
+    return join(rotational + cross(moment, v[3:]), mass * v[3:] - cross(moment, v[:3]))
 
 
-def integrate_quat(q: Tensor, velocity: Tensor, dt: Tensor | float) -> Tensor:
+def integrate_quat(q: Stacked, velocity: Stacked, dt: Tensor | float) -> Components:
     """Unit quaternion ``q`` moved by a local angular velocity [rad/s] for ``dt`` [s] (``mju_quatIntegrate``)."""
     return normalize(quat_mul(q, rotation_vector_to_quat(velocity * dt)))[0]

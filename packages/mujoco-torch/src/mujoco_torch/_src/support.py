@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from mujoco_torch._src.components import join
 from mujoco_torch._src.constraint import row_jacobian
 from mujoco_torch._src.spatial import cross
 from mujoco_torch._src.stage import inside
@@ -13,7 +14,7 @@ def xfrc_accumulate_inside(m: InsideModel, d: InsideData) -> Tensor:
     """Generalized force ``[nv, B]`` of ``xfrc_applied``: wrenches moved to the tree's centre of mass, then summed."""
     force, torque = d.xfrc_applied[:3], d.xfrc_applied[3:]
     offset = d.xipos - m.body_root @ d.subtree_com
-    wrench = torch.cat((torque + cross(offset, force), force))
+    wrench = join(torque + cross(offset, force), force)
     # A body's wrench acts on every dof that moves it.
     return (d.cdof * (m.body_dof.T @ wrench)).sum(0)
 

@@ -125,7 +125,8 @@ def _options(mjm: mujoco.MjModel):
         warmstart=not _disabled(mjm, DisableBit.WARMSTART),
         actuation=not _disabled(mjm, DisableBit.ACTUATION),
         clampctrl=not _disabled(mjm, DisableBit.CLAMPCTRL),
-        eulerdamp=not _disabled(mjm, DisableBit.EULERDAMP | DisableBit.DAMPER) and bool((mjm.dof_damping > 0).any()),
+        eulerdamp=not _disabled(mjm, DisableBit.EULERDAMP | DisableBit.DAMPER)
+        and bool((mjm.dof_damping > 0).any()),
     )
     return static, dict(timestep=np.full((1,), mjm.opt.timestep), gravity=_items(gravity[None]))
 

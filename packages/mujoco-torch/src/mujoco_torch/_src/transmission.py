@@ -1,10 +1,10 @@
 """Actuator lengths and moments (``mj_transmission``), for transmission to joints."""
 
-import torch
 from torch import Tensor
 
+from mujoco_torch._src.components import join
 from mujoco_torch._src.kinematics import joint_quats
-from mujoco_torch._src.spatial import quat_to_rotation_vector, rotate
+from mujoco_torch._src.spatial import dot, quat_to_rotation_vector, rotate
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
 
@@ -33,13 +33,13 @@ def transmission(m: InsideModel, d: InsideData) -> InsideData:
 
 def _gear_from_parent(m: InsideModel, quat: Tensor) -> Tensor:
     """Moment ``[nout, nv, B]`` of gears given in the parent frame, turned into the frame of the joint."""
-    conjugate = torch.cat((quat[:1], -quat[1:]))
+    conjugate = join(quat[:1], -quat[1:])
     gear = rotate(conjugate, m.actuator_parentgear)
-    return (m.actuator_place * gear[:, :, None]).sum(0)
+    return dot(m.actuator_place, gear[:, :, None])
 
 
 def _ball_length(m: InsideModel, quat: Tensor, moment: Tensor) -> Tensor:
     """Length of actuators on ball joints: gear times rotation vector."""
     gear = (m.actuator_dof3 * moment).sum(2)
     turn = quat_to_rotation_vector(quat)
-    return m.actuator_ball * (gear * turn).sum(0)
+    return m.actuator_ball * dot(gear, turn)

@@ -7,6 +7,7 @@ from tensordict import TensorClass, TensorDict
 from torch import Tensor
 
 from mujoco_torch._src import layout
+from mujoco_torch._src.components import Components
 from mujoco_torch._src.topology import Topology
 
 
@@ -90,7 +91,12 @@ class InsideData:
 
     def replace(self, **fields: Any) -> "InsideData":
         """The same record with some fields new."""
-        return InsideData({**self._fields, **fields})
+        return InsideData({**self._fields, **{name: _whole(x) for name, x in fields.items()}})
+
+
+def _whole(x: Any) -> Any:
+    """What leaves a stage is one tensor."""
+    return x.stack() if isinstance(x, Components) else x
 
 
 class Contact(TensorClass["tensor_only"]):

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from mujoco_torch._src.enums import GeomType
-from mujoco_torch._src.spatial import MINVAL, cross, dot, normalize, safe_norm
+from mujoco_torch._src.components import Components, join
+from mujoco_torch._src.spatial import MINVAL, Stacked, cross, dot, normalize, safe_norm
 
 PARALLEL = 1e-8  # squared sine of the angle up to which MuJoCo takes two capsules for parallel
 ROUNDING_STEPS = 4.0  # shorter than this many rounding steps of the dtype, a projected unit axis is noise
@@ -34,9 +35,9 @@ class Contacts(NamedTuple):
 
     dist: Tensor
     """distance of the surfaces [m], negative in penetration, ``[k, n, B]``"""
-    pos: Tensor
+    pos: Components
     """midpoint between the surfaces [m], world frame, ``[3, k, n, B]``"""
-    frame: Tensor
+    frame: Components
     """rows normal, tangent 1, tangent 2, world frame, ``[9, k, n, B]``"""
     active: Tensor
     """whether MuJoCo would list the contact, bool, ``[k, n, B]``"""
@@ -46,8 +47,8 @@ class _Touch(NamedTuple):
     """One candidate contact per pair: ``[n, B]``, ``[3, n, B]``, ``[3, n, B]``, ``[n, B]``."""
 
     dist: Tensor
-    pos: Tensor
-    normal: Tensor
+    pos: Stacked
+    normal: Stacked
     active: Tensor
 
 
@@ -56,27 +57,27 @@ def _axis(mat: Tensor) -> Tensor:
     return mat[2::3]
 
 
-def _least_length(vector: Tensor) -> float:
+def _least_length(vector: Stacked) -> float:
     """Length under which a projected unit vector is taken for zero."""
-    return max(MINVAL, ROUNDING_STEPS * torch.finfo(vector.dtype).eps)
+    return max(MINVAL, ROUNDING_STEPS * torch.finfo(vector[0].dtype).eps)
 
 
-def _frame(normal: Tensor) -> Tensor:
+def _frame(normal: Stacked) -> Components:
     """Contact frame ``[9, ...]`` of a unit normal ``[3, ...]`` (``mju_makeFrame``).
 
     The first tangent is the world's y axis, or z where the normal is within 60 degrees of y, made orthogonal.
     """
     off_y = normal[1].abs() < 0.5
-    use_y = off_y.to(normal.dtype)
+    use_y = off_y.to(normal[0].dtype)
     component = torch.where(off_y, normal[1], normal[2])
-    tangent = torch.stack(
+    tangent = Components(
         (-normal[0] * component, use_y - normal[1] * component, 1.0 - use_y - normal[2] * component)
     )
     tangent = tangent / (1.0 - component * component).sqrt()
-    return torch.cat((normal, tangent, cross(normal, tangent)))
+    return join(normal, tangent, cross(normal, tangent))
 
 
-def _frame_along(normal: Tensor, hint: Tensor) -> Tensor:
+def _frame_along(normal: Stacked, hint: Stacked) -> Components:
     """Contact frame ``[9, ...]`` whose first tangent is the unit vector ``hint`` made orthogonal.
 
     Where they are parallel the first tangent is the world's x axis, whatever the normal, as in C.
@@ -86,8 +87,8 @@ def _frame_along(normal: Tensor, hint: Tensor) -> Tensor:
     defined = length >= _least_length(normal)
     scale = torch.where(defined, 1.0 / torch.where(defined, length, 1.0), 0.0)
     first = torch.where(defined, tangent[0] * scale, 1.0)
-    tangent = torch.cat((first[None], tangent[1:] * scale))
-    return torch.cat((normal, tangent, cross(normal, tangent)))
+    tangent = join((first,), tangent[1:] * scale)
+    return join(normal, tangent, cross(normal, tangent))
 
 
 def _single(touch: _Touch) -> Contacts:
@@ -96,17 +97,17 @@ def _single(touch: _Touch) -> Contacts:
     return Contacts(touch.dist[None], touch.pos[:, None], frame[:, None], touch.active[None])
 
 
-def _packed(first: _Touch, second: _Touch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _packed(first: _Touch, second: _Touch) -> tuple[Tensor, Components, Components, Tensor]:
     """Two candidates per pair in two slots: ``dist, pos, normal, active``; a lone second one moves up."""
 
     def pack(a: Tensor, b: Tensor) -> Tensor:
-        a, b = torch.broadcast_tensors(a, b)
-        return torch.stack((torch.where(first.active, a, b), b))
+        a, b, active = torch.broadcast_tensors(a, b, first.active)
+        return torch.stack((torch.where(active, a, b), b))
 
     return (
         pack(first.dist, second.dist),
-        pack(first.pos, second.pos).transpose(0, 1),
-        pack(first.normal, second.normal).transpose(0, 1),
+        Components(map(pack, first.pos, second.pos)),
+        Components(map(pack, first.normal, second.normal)),
         torch.stack((first.active | second.active, first.active & second.active)),
     )
 
@@ -118,7 +119,7 @@ def _plane_touch(
     height = dot(center - point, normal)
     dist = height - radius
     pos = center - normal * (0.5 * dist + radius)
-    return _Touch(dist, pos, normal.expand_as(pos), height <= margin + radius)
+    return _Touch(dist, pos, normal, height <= margin + radius)
 
 
 def _sphere_touch(
@@ -169,8 +170,7 @@ def plane_capsule(
     upper = _plane_touch(pos1, normal, pos2 + segment, size2[0], margin)
     lower = _plane_touch(pos1, normal, pos2 - segment, size2[0], margin)
     dist, pos, _, active = _packed(upper, lower)
-    frame = _frame_along(upper.normal, axis)[:, None]
-    return Contacts(dist, pos, frame.expand(9, *dist.shape), active)
+    return Contacts(dist, pos, _frame_along(normal, axis)[:, None], active)
 
 
 def sphere_sphere(

@@ -5,8 +5,8 @@
 // one world; masks keep the worlds of a group apart where their paths differ. A few neighbouring groups are copied at
 // once (a "turn"), since their numbers share memory pages. The algorithm is that of newton.py.
 //
-// This is one translation unit; simd.h, matrix.h, rows.h, line_search.h, newton.h and workspace.h are its parts, in this
-// order. Plain C interface at the end of this file.
+// This is one translation unit; its parts are, in this order, simd.h, matrix.h, rows.h, factors.h, line_search.h,
+// newton.h and workspace.h. Plain C interface at the end of this file.
 
 #include "workspace.h"
 
@@ -93,7 +93,7 @@ int hessian_solve(const T* mass, const T* jac, const T* weight, const T* b, T* o
 template <class T>
 int solve(const Problem<T>& p, int threads) {
   Factors<T> factors{p.cdof, p.wrench, p.limit_axis, p.limit_dof, p.limit_size, p.nv, p.limits, p.contacts, p.sides,
-                     p.worlds, p.fixed_axis != 0, {}, {}, {}};
+                     p.worlds, p.fixed_axis != 0, {}, {}, {}, {}};
   try {
     factors.list_columns(p.moved);
   } catch (const std::bad_alloc&) {

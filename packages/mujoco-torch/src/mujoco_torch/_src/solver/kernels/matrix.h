@@ -1,5 +1,5 @@
-// Many small symmetric matrices: lower triangles of 4x4 tiles. Tile (I, J) holds 16 Vec, element (r, c) at 4 c + r. Sizes
-// are padded to whole tiles with an identity, which leaves every result as it is.
+// Many small symmetric matrices: lower triangles of 4x4 tiles. Tile (I, J) holds 16 Vec, element (r, c) at 4 c + r.
+// Sizes are padded to whole tiles with an identity, which leaves every result as it is.
 
 #pragma once
 
@@ -28,6 +28,7 @@ void pack_symmetric(const T* source, int64_t n, int64_t worlds, const Turn& turn
       const T* row = source + i * n * worlds + turn.world + g * kLanes<T>;
       const int bi = int(i / kTile), r = int(i % kTile);
       for (int64_t j = 0; j <= i; ++j) {
+        if (i + 1 < n) prefetch(row + (n + j) * worlds);
         const Vec<T> x = i < n ? load<T>(row + j * worlds, count_of<T>(turn, g)) : fill<T>(T(i == j));
         const int bj = int(j / kTile), c = int(j % kTile);
         tile(matrices[g], bi, bj)[c * kTile + r] = x;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "factors.h"
 #include "line_search.h"
 
 namespace {
@@ -144,16 +145,19 @@ Mask<T> iterate(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
 
 // The forces at w.qacc of the group's rows, and their sum over rows to w.grad.
 template <class T>
-void forces(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
+void forces(const Problem<T>& p, Work<T>& w, int64_t world) {
   const int nb = tiles(p.nv);
   Rows<T>& rows = w.rows;
   for (int i = 0; i < nb * kTile; ++i) w.grad[i] = Vec<T>{};
   row_products<T>(rows, w.qacc, rows.rate, nb);
   for (int k = 0; k < rows.count; ++k) {
     const Vec<T> residual = rows.rate[k] - rows.aref[k];
-    const Vec<T> force = residual < 0 ? -rows.weight[k] * residual : Vec<T>{};
-    store<T>(p.efc_force + rows.index[k] * p.worlds + world, force, count);
-    if (any<T>(force != 0)) add_multiple<T>(rows, k, force, w.grad, nb);
+    rows.rate[k] = residual < 0 ? -rows.weight[k] * residual : Vec<T>{};
+    if (any<T>(rows.rate[k] != 0)) add_multiple<T>(rows, k, rows.rate[k], w.grad, nb);
+  }
+  for (int e = 0; e < rows.entry_count; ++e) {
+    const Entry entry = rows.entries[e];
+    p.efc_force[entry.row * p.worlds + world + entry.lane] = rows.rate[entry.slot][entry.lane];
   }
 }
 
@@ -178,7 +182,7 @@ void solve_turn(const Problem<T>& p, const Factors<T>& factors, Work<T>* works, 
     } else {
       load_vector<T>(p.qacc_smooth + world, p.nv, p.worlds, count, w.qacc, int(p.nv));
     }
-    forces<T>(p, w, world, count);
+    forces<T>(p, w, world);
     store_vector<T>(p.qacc + world, w.qacc, p.nv, p.worlds, count);
     store_vector<T>(p.qfrc_constraint + world, w.grad, p.nv, p.worlds, count);
     for (int lane = 0; lane < count; ++lane) p.niter[world + lane] = int32_t(niter[lane]);

@@ -1,10 +1,9 @@
-// Constraint rows in use in a group of worlds: packed from a dense or a factored Jacobian, and products with them.
+// Constraint rows in use in a group of worlds, and products with them.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "matrix.h"
 
@@ -16,12 +15,18 @@ struct Span {
   int first, last;  // in the list of hits
 };
 
-// Rows with weight in at least one world of the group. `blocks` has a bit per tile column in which J is not zero
-// (columns 64 apart share a bit).
+// One row of one world.
+struct Entry {
+  int row, slot, lane;
+};
+
+// Rows with weight. A slot holds one row of each world: with a dense Jacobian the same in all of them, with factored
+// rows (factors.h) the next one that the world uses. `blocks` has a bit per tile column in which J is not zero in some
+// world (columns 64 apart share a bit).
 template <class T>
 struct Rows {
-  int count;
-  Mask<T> constrained;  // worlds with any such row
+  int count;            // of slots
+  Mask<T> constrained;  // worlds with any row
   Vec<T>* jac;
   Vec<T>* weight;
   Vec<T>* aref;
@@ -29,11 +34,13 @@ struct Rows {
   Vec<T>* rate;
   Vec<T>* stiffness;
   uint64_t* blocks;
-  int* index;
   int* active;
   Vec<T>* scaled;
   const Vec<T>** hits;
   Span* spans;
+  Entry* entries;  // factored rows only, in the order of rows
+  int entry_count;
+  int filled[kLanes<T>];  // slots of each world
 };
 
 inline uint64_t block_bit(int block) { return uint64_t(1) << (block & 63); }
@@ -42,22 +49,9 @@ inline bool has_block(uint64_t blocks, int block) { return blocks & block_bit(bl
 
 template <class T>
 void clear(Rows<T>& rows) {
-  rows.count = 0;
+  rows.count = rows.entry_count = 0;
   rows.constrained = Mask<T>{};
-}
-
-// Where J of the next row goes; `add_row` makes it one of the rows.
-template <class T>
-inline Vec<T>* next_row(Rows<T>& rows, int nb) {
-  return rows.jac + size_t(rows.count) * nb * kTile;
-}
-
-template <class T>
-inline void add_row(Rows<T>& rows, int64_t index, uint64_t blocks, Vec<T> weight) {
-  rows.constrained |= weight != 0;
-  rows.blocks[rows.count] = blocks;
-  rows.weight[rows.count] = weight;
-  rows.index[rows.count++] = int(index);
+  for (int& filled : rows.filled) filled = 0;
 }
 
 // ---- from a dense Jacobian
@@ -88,119 +82,10 @@ void pack_dense(const T* jac, const T* weight, int64_t nv, int64_t nefc, int64_t
       const int count = count_of<T>(turn, g);
       const Vec<T> w = load<T>(weight + i * worlds + world, count);
       if (!any<T>(w != 0)) continue;
-      Vec<T>* row = next_row<T>(*groups[g], tiles(nv));
-      add_row<T>(*groups[g], i, pack_dense_row<T>(jac + i * nv * worlds + world, nv, worlds, count, row), w);
-    }
-  }
-}
-
-// ---- from factored rows
-
-template <class T>
-struct Column {
-  int dof;
-  T sign;
-};
-
-// Rows as rows.py describes them, with what is the same in all worlds listed once per call.
-template <class T>
-struct Factors {
-  const T *cdof, *wrench, *axis;
-  const int32_t *limit_dof, *limit_size;
-  int64_t nv, limits, contacts, sides, worlds;
-  bool fixed_axis;  // limit_axis has no worlds
-  std::vector<Column<T>> columns;
-  std::vector<size_t> start;     // of the columns of a side and contact row, side by side
-  std::vector<uint64_t> blocks;  // of all rows
-
-  void list_columns(const T* moved) {
-    blocks.assign(size_t(limits + contacts), 0);
-    for (int64_t r = 0; r < limits; ++r) {
-      for (int k = 0; k < limit_size[r]; ++k) blocks[r] |= block_bit((limit_dof[r] + k) / kTile);
-    }
-    start.push_back(0);
-    for (int64_t i = 0; i < sides * contacts; ++i) {
-      for (int64_t j = 0; j < nv; ++j) {
-        const T sign = moved[i * nv + j];
-        if (sign == 0) continue;
-        columns.push_back({int(j), sign});
-        blocks[limits + i % contacts] |= block_bit(int(j / kTile));
-      }
-      start.push_back(columns.size());
-    }
-  }
-};
-
-template <class T>
-void pack_limit(const Factors<T>& f, int64_t limit, int64_t world, int count, Vec<T>* row) {
-  for (int k = 0; k < f.limit_size[limit]; ++k) {
-    const T* source = f.axis + k * f.limits + limit;
-    row[f.limit_dof[limit] + k] =
-        f.fixed_axis ? fill<T>(*source) : load<T>(f.axis + (k * f.limits + limit) * f.worlds + world, count);
-  }
-}
-
-// `cdof` holds the six numbers of each dof together.
-template <class T>
-void pack_contact(const Factors<T>& f, int64_t contact, int64_t world, int count, const Vec<T>* cdof, Vec<T>* row) {
-  for (int64_t s = 0; s < f.sides; ++s) {
-    Vec<T> wrench[6];
-    for (int k = 0; k < 6; ++k) {
-      wrench[k] = load<T>(f.wrench + ((s * 6 + k) * f.contacts + contact) * f.worlds + world, count);
-    }
-    const size_t list = size_t(s * f.contacts + contact);
-    for (size_t e = f.start[list]; e < f.start[list + 1]; ++e) {
-      const Vec<T>* axis = cdof + 6 * f.columns[e].dof;
-      const Vec<T> force = wrench[0] * axis[0] + wrench[1] * axis[1] + wrench[2] * axis[2];
-      const Vec<T> torque = wrench[3] * axis[3] + wrench[4] * axis[4] + wrench[5] * axis[5];
-      row[f.columns[e].dof] += f.columns[e].sign * (force + torque);
-    }
-  }
-}
-
-template <class T>
-void pack_cdof(const Factors<T>& f, const Turn& turn, Vec<T>* const* cdof) {
-  for (int k = 0; k < 6; ++k) {
-    for (int64_t j = 0; j < f.nv; ++j) {
-      const T* source = f.cdof + (k * f.nv + j) * f.worlds + turn.world;
-      for (int g = 0; g < turn.groups; ++g) {
-        cdof[g][j * 6 + k] = load<T>(source + g * kLanes<T>, count_of<T>(turn, g));
-      }
-    }
-  }
-}
-
-// The rows with weight (nefc, B) of each group of a turn. The others get their force, zero.
-template <class T>
-void pack_factored(const Factors<T>& f, const T* weight, const T* aref, T* efc_force, const Turn& turn,
-                   Rows<T>* const* groups, Vec<T>* const* cdof) {
-  const int nb = tiles(f.nv);
-  bool have_cdof = false;
-  for (int g = 0; g < turn.groups; ++g) clear<T>(*groups[g]);
-  for (int64_t i = 0; i < f.limits + f.contacts; ++i) {
-    for (int g = 0; g < turn.groups; ++g) {
       Rows<T>& rows = *groups[g];
-      const int64_t world = turn.world + g * kLanes<T>, at = i * f.worlds + world;
-      const int count = count_of<T>(turn, g);
-      const Vec<T> w = load<T>(weight + at, count);
-      if (!any<T>(w != 0)) {
-        store<T>(efc_force + at, Vec<T>{}, count);
-        continue;
-      }
-      Vec<T>* row = next_row<T>(rows, nb);
-      for (int b = 0; b < nb; ++b) {
-        if (!has_block(f.blocks[i], b)) continue;
-        for (int c = b * kTile; c < (b + 1) * kTile; ++c) row[c] = Vec<T>{};
-      }
-      if (i < f.limits) {
-        pack_limit<T>(f, i, world, count, row);
-      } else {
-        if (!have_cdof) pack_cdof<T>(f, turn, cdof);
-        have_cdof = true;
-        pack_contact<T>(f, i - f.limits, world, count, cdof[g], row);
-      }
-      rows.aref[rows.count] = load<T>(aref + at, count);
-      add_row<T>(rows, i, f.blocks[i], w);
+      Vec<T>* row = rows.jac + size_t(rows.count) * tiles(nv) * kTile;
+      rows.blocks[rows.count] = pack_dense_row<T>(jac + i * nv * worlds + world, nv, worlds, count, row);
+      rows.weight[rows.count++] = w;
     }
   }
 }

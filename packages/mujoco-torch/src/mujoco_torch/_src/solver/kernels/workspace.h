@@ -65,7 +65,7 @@ Work<T> lay_out(Arena& arena, int64_t nv, int64_t nefc) {
   w.cdof = arena.take<Vec<T>>(6 * size_t(nv));
   w.rows.scaled = arena.take<Vec<T>>(n * kTile);
   w.rows.blocks = arena.take<uint64_t>(n);
-  w.rows.index = arena.take<int>(n);
+  w.rows.entries = arena.take<Entry>(n * kLanes<T>);
   w.rows.active = arena.take<int>(n);
   w.rows.hits = arena.take<const Vec<T>*>(n);
   w.rows.spans = arena.take<Span>(n);
