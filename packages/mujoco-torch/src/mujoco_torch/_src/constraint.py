@@ -65,7 +65,7 @@ def factor_rows(m: InsideModel, d: InsideData) -> Factors:
     """Wrenches of the contact rows and axes of the limit rows, from positions."""
     worlds = d.qpos.shape[-1]
     if m.nconmax:
-        wrench = torch.stack([_row_wrenches(m, d, root).stack() for root in m.contact_root.unbind(0)])
+        wrench = torch.stack([_row_wrenches(m, d, root) for root in m.contact_root.unbind(0)])
     else:
         wrench = d.qpos.new_zeros((1, 6, 0, worlds))
     axis = m.limit_axis.expand(-1, -1, worlds)
@@ -100,14 +100,15 @@ def _contact_rows(m: InsideModel, d: InsideData, wrench: Tensor) -> Rows:
     active = d.contact_dist < m.contact_threshold
     dist = torch.where(active, d.contact_dist, m.contact_margin)
     mass, reference = _impedance(m, "contact", dist, active)
-    vel = 0.0
-    for side, select in enumerate(m.contact_velocity.unbind(0)):
-        vel = vel + dot(wrench[side], _per_row(m, select @ d.cvel))
-    mass, reference, dist = (_per_row(m, x) for x in (mass, reference, dist))
-    return Rows(dist, mass, vel, reference - _per_row(m, m.contact_damping) * vel)
+    velocities = (m.contact_velocity @ d.cvel[:, None]).unbind(1)
+    dist, mass, reference, damping, *moving = _per_row(
+        m, join((dist, mass, reference, m.contact_damping), *velocities).stack()
+    )
+    vel = dot(wrench.flatten(0, 1), moving)
+    return Rows(dist, mass, vel, reference - damping * vel)
 
 
-def _row_wrenches(m: InsideModel, d: InsideData, root: Tensor) -> Components:
+def _row_wrenches(m: InsideModel, d: InsideData, root: Tensor) -> Tensor:
     """Wrench ``[6, nrow, B]`` (torque, force) of every contact row about the centre of mass of the given tree."""
     offset = d.contact_pos - root @ d.subtree_com
 
@@ -118,30 +119,20 @@ def _row_wrenches(m: InsideModel, d: InsideData, root: Tensor) -> Components:
             return join(cross(offset, direction), direction)
         return join(direction, torch.zeros_like(direction))
 
-    axes = [axis(k) for k in range(max(m.contact_dim))]
-    runs = [_edges(m, axes, dim, slice(start, end)) for dim, start, end in m.dim_runs]
-    return Components(torch.cat(component) for component in zip(*runs, strict=True))
-
-
-def _edges(m: InsideModel, axes: list[Components], dim: int, at: slice) -> Components:
-    """Wrenches of the rows of consecutive contacts of one condim: the normal, or normal +- friction along each axis."""
-    normal = axes[0][:, at]
-    if dim == 1:
-        return normal
-    rows = []
-    for k in range(1, dim):
-        edge = m.contact_friction[k - 1, at] * axes[k][:, at]
-        rows += [normal + edge, normal - edge]
-    return Components(torch.stack(component, 1).flatten(0, 1) for component in zip(*rows, strict=True))
+    count = max(m.contact_dim)
+    axes = join(*map(axis, range(count))).stack().unflatten(0, (count, 6))
+    # A row is the normal, or the normal plus and minus friction along one of the other axes.
+    edges = _per_row(m, axes.flatten(0, 1)).unflatten(0, (count, 6)) * m.row_edge[:, None]
+    return edges.sum(0)
 
 
 def _per_row(m: InsideModel, x: Tensor) -> Tensor:
-    """Values ``[..., ncon, B]`` of contacts, repeated for each of their rows."""
+    """Values ``[k, ncon, B]`` of contacts, repeated for each of their rows, ``[k, nrow, B]``."""
     parts = []
     for dim, start, end in m.dim_runs:
         edges = max(1, 2 * (dim - 1))
-        parts.append(x[..., start:end, None, :].expand(*x.shape[:-2], end - start, edges, -1).flatten(-3, -2))
-    return torch.cat(parts, -2) if len(parts) > 1 else parts[0]
+        parts.append(x[:, start:end, None].expand(-1, -1, edges, -1).flatten(1, 2))
+    return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
 
 def _impedance(m: InsideModel, name: str, pos: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:

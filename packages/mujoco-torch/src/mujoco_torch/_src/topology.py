@@ -518,6 +518,7 @@ def _contacts(mjm: mujoco.MjModel):
         contact_velocity=np.stack([velocity for _, velocity, _ in sides]),
         contact_moved=np.stack([moved[owner] for _, _, moved in sides]),
         contact_friction=_items(friction),
+        row_edge=_row_edges(dims, friction)[..., None],
         # A contact of two fixed bodies is listed, but has no rows: no distance is below its threshold.
         contact_threshold=_items(np.array([-np.inf if p.fixed else p.margin for p in slots])),
     )
@@ -526,6 +527,20 @@ def _contacts(mjm: mujoco.MjModel):
     margin = np.array([p.margin for p in slots])
     arrays |= _impedance(mjm, "contact", solref, solimp, margin, invweight)
     return static, arrays
+
+
+def _row_edges(dims: list[int], friction: np.ndarray) -> np.ndarray:
+    """``(max condim, nrow)``: how far each row goes along each contact axis: 1 on the normal, +-friction on one more."""
+    rows = []
+    for dim, mu in zip(dims, friction, strict=True):
+        for k in range(1, dim):
+            for side in (1.0, -1.0):
+                row = np.zeros(max(dims))
+                row[0], row[k] = 1.0, side * mu[k - 1]
+                rows.append(row)
+        if dim == 1:
+            rows.append(np.eye(max(dims))[0])
+    return np.array(rows).reshape(len(rows), max(dims, default=0)).T
 
 
 def _contact_sides(mjm: mujoco.MjModel, body1: np.ndarray, body2: np.ndarray) -> list[tuple[np.ndarray, ...]]:
