@@ -1,8 +1,9 @@
 """Stacked quantities whose components stay apart until something needs them in one tensor.
 
 A chain of vector algebra written with stacked tensors makes one buffer per step of the chain: on a CPU, Inductor
-materialises every ``stack``, even one whose parts are only taken out again. ``Components`` postpones the stack. Arithmetic
-acts on each component, so a chain fuses into one loop over registers; a matrix product, or a field of Data, stacks.
+materialises every ``stack``, even one whose parts are only taken out again. ``Components`` postpones the stack.
+Arithmetic acts on each component, so a chain fuses into one loop over registers; a matrix product, or a field of Data,
+stacks.
 (Humanoid step: 501 of 623 tensor views of the generated wrapper were pieces of such stacks.)
 """
 
@@ -17,8 +18,8 @@ from torch import Tensor
 class Components:
     """A tensor ``[k, ...]`` held as its ``k`` components ``[...]``.
 
-    Arithmetic with a tensor of one more dimension than a component has, and ``k`` in front, goes component by component;
-    with any other tensor or number it treats that as a scalar. Torch functions other than arithmetic and ``where`` see
+    Arithmetic with a tensor of one more dimension than a component has, and ``k`` in front, goes component by
+    component; any other tensor or number counts as a scalar. Torch functions other than arithmetic and ``where`` see
     the stacked tensor.
     """
 

@@ -1,5 +1,6 @@
 """Rows of the constraint problem: joint limits, then contacts (``mj_makeConstraint``)."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -121,17 +122,32 @@ def _row_wrenches(m: InsideModel, d: InsideData, root: Tensor) -> Tensor:
 
     count = max(m.contact_dim)
     axes = join(*map(axis, range(count))).stack().unflatten(0, (count, 6))
-    # A row is the normal, or the normal plus and minus friction along one of the other axes.
-    edges = _per_row(m, axes.flatten(0, 1)).unflatten(0, (count, 6)) * m.row_edge[:, None]
-    return edges.sum(0)
+    return _by_runs(
+        m, lambda at, edges, rows: _edges(axes[:, :, at, None], m.row_edge[:, rows].unflatten(1, (-1, edges)))
+    )
+
+
+def _edges(axes: Tensor, weight: Tensor) -> Tensor:
+    """Rows ``[6, ncon, edge, B]``: the normal, plus for an edge of the pyramid +-friction along one more axis."""
+    total = axes[0].expand(-1, -1, weight.shape[2], -1)
+    for k in range(1, len(axes)):
+        total = total + weight[k] * axes[k]
+    return total
 
 
 def _per_row(m: InsideModel, x: Tensor) -> Tensor:
     """Values ``[k, ncon, B]`` of contacts, repeated for each of their rows, ``[k, nrow, B]``."""
-    parts = []
+    return _by_runs(m, lambda at, edges, rows: x[:, at, None].expand(-1, -1, edges, -1))
+
+
+def _by_runs(m: InsideModel, part: Callable[[slice, int, slice], Tensor]) -> Tensor:
+    """Rows ``[k, nrow, B]`` of all contacts, from ``[k, ncon, edge, B]`` of each run of contacts of one condim."""
+    parts, row = [], 0
     for dim, start, end in m.dim_runs:
         edges = max(1, 2 * (dim - 1))
-        parts.append(x[:, start:end, None].expand(-1, -1, edges, -1).flatten(1, 2))
+        rows = slice(row, row + edges * (end - start))
+        parts.append(part(slice(start, end), edges, rows).flatten(1, 2))
+        row = rows.stop
     return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from mujoco_torch._src.components import join
 from mujoco_torch._src.collision.primitive import COLLIDERS, Contacts
+from mujoco_torch._src.components import join
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
 

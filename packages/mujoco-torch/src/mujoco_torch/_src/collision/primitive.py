@@ -22,8 +22,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mujoco_torch._src.enums import GeomType
 from mujoco_torch._src.components import Components, join
+from mujoco_torch._src.enums import GeomType
 from mujoco_torch._src.spatial import MINVAL, Stacked, cross, dot, normalize, safe_norm
 
 PARALLEL = 1e-8  # squared sine of the angle up to which MuJoCo takes two capsules for parallel
