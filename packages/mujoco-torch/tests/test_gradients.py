@@ -200,14 +200,14 @@ def test_gradcheck_of_a_step() -> None:
 
 
 def test_gradient_of_the_parameters() -> None:
-    """Masses, stiffness, friction: the arrays of the model are inputs like any other."""
+    """Masses, damping, stiffness of contacts: the arrays of the model are inputs like any other."""
     mjm = load("balancer")
     m = mjt.put_model(mjm, dtype=torch.float64)
     d = mjt.put_data(m, states(mjm))
     params = m.params.clone().requires_grad_()
     mjt.step(mjt.Model(m.topology, params), d).qvel.square().sum().backward()
     assert params.grad.isfinite().all()
-    for name in ("body_mass", "dof_damping", "dof_armature", "gravity", "actuator_gain", "contact_friction"):
+    for name in ("body_mass", "dof_damping", "dof_armature", "gravity", "actuator_gain", "contact_stiffness"):
         start, shape = m.topology.layout[name]
         at = start + int(np.argmax(np.abs(params.grad[start : start + int(np.prod(shape))].numpy())))
         h = 1e-6

@@ -1,7 +1,8 @@
 """Vectors, quaternions and spatial (6-D) vectors in the inside layout.
 
 Every quantity is component-major: a vector is ``[3, n, B]``, a quaternion ``[4, n, B]`` (w, x, y, z), a rotation
-matrix ``[9, n, B]`` row-major, a spatial vector ``[6, n, B]`` (rotation, translation), items in the middle, worlds last.
+matrix ``[9, n, B]`` row-major, a spatial vector ``[6, n, B]`` (rotation, translation), with items
+in the middle and worlds last.
 Functions only look at the first axis, so any trailing shape works. They take stacked tensors or ``Components`` and
 return ``Components``, which are not stacked before something needs one tensor.
 

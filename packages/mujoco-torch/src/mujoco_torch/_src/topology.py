@@ -530,7 +530,7 @@ def _contacts(mjm: mujoco.MjModel):
 
 
 def _row_edges(dims: list[int], friction: np.ndarray) -> np.ndarray:
-    """``(max condim, nrow)``: how far each row goes along each contact axis; 1 on the normal, +-friction on one more."""
+    """``(max condim, nrow)``: how far each row goes along each contact axis: 1 on the normal, friction on another."""
     rows = []
     for dim, mu in zip(dims, friction, strict=True):
         for k in range(1, dim):
