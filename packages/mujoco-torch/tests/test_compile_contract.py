@@ -230,9 +230,6 @@ def test_a_stage_alone_compiles(name: str) -> None:
     assert_one_graph()
 
 
-@pytest.mark.xfail(
-    reason="the wrapper of all stages is one code object, and Dynamo counts per code object", strict=True
-)
 def test_stages_do_not_share_the_limit_of_recompilations() -> None:
     """Dynamo compiles a code object eight times at most: a ninth compiled stage of a process would be refused."""
     codes = {getattr(mjt, name).__code__ for name in testing.STAGES}

@@ -8,7 +8,9 @@ import mujoco_torch as mjt
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU: torch.cuda.is_available() is False"),
+    pytest.mark.skipif(
+        not torch.cuda.is_available(), reason="needs a CUDA GPU: torch.cuda.is_available() is False"
+    ),
 ]
 
 

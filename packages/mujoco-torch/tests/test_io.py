@@ -288,9 +288,6 @@ def with_another_body(name: str) -> mujoco.MjModel:
     return spec.compile()
 
 
-@pytest.mark.xfail(
-    reason="get_data_into looks at nq, nv and nu only before it writes", strict=True, raises=ValueError
-)
 def test_get_data_into_of_a_look_alike_writes_nothing() -> None:
     """The sizes of all that is written count, not only those of qpos, qvel and ctrl."""
     hopper, other = load("hopper"), with_another_body("hopper")
@@ -304,9 +301,6 @@ def test_get_data_into_of_a_look_alike_writes_nothing() -> None:
         assert_untouched(result)
 
 
-@pytest.mark.xfail(
-    reason="get_data_into looks at nq, nv and nu only before it writes", strict=True, raises=ValueError
-)
 def test_get_data_into_of_a_state_of_another_model_writes_nothing(mjm: mujoco.MjModel, m: mjt.Model) -> None:
     d = mjt.make_data(mjt.put_model(load("ant"), dtype=torch.float64))
     result = mujoco.MjData(mjm)

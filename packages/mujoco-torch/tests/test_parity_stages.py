@@ -232,8 +232,9 @@ def test_unnormalised_quaternions(name: str) -> None:
     scaled = [testing.copy_state(mjm, state) for state in states(name)]
     for world, mjd in enumerate(scaled):
         for joint in range(mjm.njnt):
-            offset = {mujoco.mjtJoint.mjJNT_FREE: 3, mujoco.mjtJoint.mjJNT_BALL: 0}.get(mjm.jnt_type[joint])
-            if offset is not None:
+            kind = mjm.jnt_type[joint]
+            if kind in (mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_BALL):
+                offset = 3 if kind == mujoco.mjtJoint.mjJNT_FREE else 0
                 start = mjm.jnt_qposadr[joint] + offset
                 mjd.qpos[start : start + 4] *= (0.5, 1.7, 3.0, 0.0)[world]
     testing.stage_parity(mjm, "forward", scaled).raise_for_failures()

@@ -91,6 +91,7 @@ NOT_COMPILED = {
     "mujoco-mjx": ["actuator/arm26.xml", "constraints.xml"],
 }
 
+
 def folder(package: str) -> pathlib.Path | None:
     """The folder with the models of a package, None where it is not installed."""
     module, models = PACKAGES[package]

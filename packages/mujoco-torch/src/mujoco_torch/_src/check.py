@@ -196,7 +196,7 @@ def _labels(kind: type[enum.IntEnum], values: Iterable[int]) -> str:
 
 
 def _bit_names(kind: type[enum.IntFlag], flags: int) -> tuple[str, ...]:
-    known = {int(bit): bit.name.lower() for bit in kind}
+    known = {int(bit): name.lower() for name, bit in kind.__members__.items()}
     bits = (1 << shift for shift in range(flags.bit_length()) if flags & 1 << shift)
     return tuple(f"flag '{known[bit]}'" if bit in known else f"flag {bit}" for bit in bits)
 

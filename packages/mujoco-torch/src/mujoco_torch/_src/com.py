@@ -31,7 +31,7 @@ def com_pos(m: InsideModel, d: InsideData) -> InsideData:
     )
 
 
-def _inertia_about_com(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Tensor:
+def _inertia_about_com(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Components:
     """``cinert`` ``[10, nbody, B]``: rotational inertia (xx, yy, zz, xy, xz, yz), mass times offset, mass."""
     offset = d.xipos - m.body_root @ subtree_com
     x, y, z = offset.unbind(0)
@@ -54,7 +54,7 @@ def _inertia_about_com(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Te
     )
 
 
-def _motion_axes(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Tensor:
+def _motion_axes(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Components:
     """``cdof`` ``[6, nv, B]``: the spatial velocity of a body for unit velocity of each dof that moves it."""
     axis = m.dof_xaxis @ d.xaxis
     if m.nquat:  # balls and free joints turn about the axes of the body itself

@@ -19,8 +19,8 @@ class Components:
     """A tensor ``[k, ...]`` held as its ``k`` components ``[...]``.
 
     Arithmetic with a tensor of one more dimension than a component has, and ``k`` in front, goes component by
-    component; any other tensor or number counts as a scalar. Torch functions other than arithmetic and ``where`` see
-    the stacked tensor.
+    component; any other tensor or number counts as a scalar. Torch functions other than arithmetic see the stacked
+    tensor.
     """
 
     def __init__(self, parts: Iterable[Tensor]) -> None:
@@ -69,12 +69,13 @@ class Components:
     def __rmul__(self, other) -> "Components":
         return _each(operator.mul, other, self)
 
+    def __rmatmul__(self, other: Tensor) -> Tensor:
+        return other @ self.stack()
+
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        """Arithmetic of a tensor with Components, and ``where``, by component; anything else on stacked tensors."""
+        """Arithmetic of a tensor with Components by component; anything else on stacked tensors."""
         kwargs = kwargs or {}
-        if func is torch.where:
-            return _each(functools.partial(torch.where, args[0]), *args[1:])
         if elementwise := _ARITHMETIC.get(func.__name__.strip("_")):
             return _each(elementwise, *args)
         return func(*(stacked(x) for x in args), **kwargs)
@@ -113,6 +114,11 @@ def stacked(x):
     return x
 
 
-def join(*values: Tensor | Components) -> Components:
+def where(condition: Tensor, x, y) -> Components:
+    """``torch.where`` by component; ``condition`` is a scalar."""
+    return _each(functools.partial(torch.where, condition), x, y)
+
+
+def join(*values: Iterable[Tensor]) -> Components:
     """The components of all values, one after the other."""
     return Components(part for value in values for part in value)

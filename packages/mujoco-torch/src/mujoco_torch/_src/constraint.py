@@ -105,7 +105,7 @@ def _contact_rows(m: InsideModel, d: InsideData, wrench: Tensor) -> Rows:
     dist, mass, reference, damping, *moving = _per_row(
         m, join((dist, mass, reference, m.contact_damping), *velocities).stack()
     )
-    vel = dot(wrench.flatten(0, 1), moving)
+    vel = dot(wrench.flatten(0, 1), Components(moving))
     return Rows(dist, mass, vel, reference - damping * vel)
 
 

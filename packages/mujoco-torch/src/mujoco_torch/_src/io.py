@@ -145,7 +145,7 @@ def _from_c(m: Model, mjd: mujoco.MjData, name: str) -> np.ndarray:
     return getattr(mjd, name)
 
 
-def contact_slots(m: Model, geoms: Sequence[tuple[int, int]]) -> list[int]:
+def contact_slots(m: Model, geoms: Sequence[tuple[int, ...]]) -> list[int]:
     """The slot of each of C's contacts, given the geom pairs of ``mjd.contact`` in order."""
     slots, used = [], set()
     for pair in geoms:
@@ -225,9 +225,15 @@ def get_data_into(result: mujoco.MjData | Sequence[mujoco.MjData], m: Model, d: 
         raise StateError(
             f"get_data_into got {len(targets)} MjData for {worlds.batch_size[0]} worlds; give one per world"
         )
-    for target in targets:
-        if (target.model.nq, target.model.nv, target.model.nu) != (m.nq, m.nv, m.nu):
-            raise StateError("get_data_into got the MjData of another model: nq, nv or nu differ")
+    for name in layout.STATE:
+        shape = shape_of(m.topology, layout.FIELDS[name])
+        found = [tuple(read_field(worlds, name).shape[1:]), *(np.shape(getattr(t, name)) for t in targets)]
+        for other in found:
+            if other != shape:
+                raise StateError(
+                    f"get_data_into: {name} has shape {other}, the model needs {shape}; is it of another model? "
+                    "Nothing is written."
+                )
     for world, target in enumerate(targets):
         _write_world(target, worlds[world])
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from mujoco_torch._src import spatial
-from mujoco_torch._src.components import Components
+from mujoco_torch._src.components import Components, stacked, where
 from mujoco_torch._src.layout import names
-from mujoco_torch._src.spatial import quat_mul, rotate
+from mujoco_torch._src.spatial import Stacked, quat_mul, rotate
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
 
-Frame = tuple[Tensor, Tensor]  # position [3, n, B], unit quaternion [4, n, B]
+Frame = tuple[Stacked, Stacked]  # position [3, n, B], unit quaternion [4, n, B]
 
 
 def compose(a: Frame, b: Frame) -> Frame:
@@ -23,7 +23,7 @@ def compose(a: Frame, b: Frame) -> Frame:
     return a[0] + rotate(a[1], b[0]), quat_mul(a[1], b[1])
 
 
-def joint_quats(m: InsideModel, qpos: Tensor) -> Tensor:
+def joint_quats(m: InsideModel, qpos: Tensor) -> Components:
     """Unit quaternions ``[4, nquat, B]`` of the ball and free joints."""
     return spatial.normalize((m.quat_qpos @ qpos).unflatten(0, (4, m.nquat)))[0]
 
@@ -53,7 +53,10 @@ def _body_frames(m: InsideModel, qpos: Tensor) -> tuple[Frame, Frame]:
         at = slice(slot * m.nbody, (slot + 1) * m.nbody)
         before.append(frame)
         frame = compose(frame, (pos[:, at], quat[:, at]))
-    return frame, (torch.cat([f[0] for f in before], 1), torch.cat([f[1] for f in before], 1))
+    return frame, (
+        torch.cat(stacked([f[0] for f in before]), 1),
+        torch.cat(stacked([f[1] for f in before]), 1),
+    )
 
 
 @public(
@@ -95,7 +98,7 @@ def kinematics(m: InsideModel, d: InsideData) -> InsideData:
     )
 
 
-def _joint_frames(m: InsideModel, qpos: Tensor, body: Frame, before: Frame) -> tuple[Tensor, Tensor]:
+def _joint_frames(m: InsideModel, qpos: Tensor, body: Frame, before: Frame) -> Frame:
     """Anchor and axis of every joint ``[3, njnt, B]``, in the world, just before the joint moves."""
     if not m.njnt:
         empty = qpos.new_zeros((3, 0, qpos.shape[-1]))
@@ -108,7 +111,7 @@ def _joint_frames(m: InsideModel, qpos: Tensor, body: Frame, before: Frame) -> t
     return parent_pos + rotate(parent_quat, m.jnt_slot @ anchor), rotate(parent_quat, m.jnt_slot @ axis)
 
 
-def _attached(of_body: Tensor, local: Frame, body: Frame) -> tuple[Tensor, Tensor]:
+def _attached(of_body: Tensor, local: Frame, body: Frame) -> Frame:
     """Position and matrix of things fixed to bodies."""
     pos, quat = compose((of_body @ body[0], of_body @ body[1]), local)
     return pos, spatial.quat_to_mat(quat)
@@ -129,9 +132,9 @@ def camlight(m: InsideModel, d: InsideData) -> InsideData:
     if m.cam_moving:
         track, trackcom, body, com = m.cam_is.unbind(0)
         cam_pos = _tracked(m.cam_body, d, m.cam_is, (cam_pos, m.cam_pos0, m.cam_poscom0))
-        cam_xmat = torch.where((track + trackcom) > 0, m.cam_mat0, cam_xmat)
+        cam_xmat = where((track + trackcom) > 0, m.cam_mat0, cam_xmat)
         look = cam_pos - _target(m.cam_target, d, com)
-        cam_xmat = torch.where((body + com) > 0, _looking_along(look), cam_xmat)
+        cam_xmat = where((body + com) > 0, _looking_along(look), cam_xmat)
 
     quat = m.light_body @ d.xquat
     light_pos = m.light_body @ d.xpos + rotate(quat, m.light_pos)
@@ -139,20 +142,20 @@ def camlight(m: InsideModel, d: InsideData) -> InsideData:
     if m.light_moving:
         track, trackcom, body, com = m.light_is.unbind(0)
         light_pos = _tracked(m.light_body, d, m.light_is, (light_pos, m.light_pos0, m.light_poscom0))
-        light_dir = torch.where((track + trackcom) > 0, m.light_dir0, light_dir)
-        light_dir = torch.where((body + com) > 0, _target(m.light_target, d, com) - light_pos, light_dir)
+        light_dir = where((track + trackcom) > 0, m.light_dir0, light_dir)
+        light_dir = where((body + com) > 0, _target(m.light_target, d, com) - light_pos, light_dir)
     return d.replace(
         cam_xpos=cam_pos, cam_xmat=cam_xmat, light_xpos=light_pos, light_xdir=spatial.normalize(light_dir)[0]
     )
 
 
 def _tracked(
-    of_body: Tensor, d: InsideData, modes: Tensor, positions: tuple[Tensor, Tensor, Tensor]
-) -> Tensor:
+    of_body: Tensor, d: InsideData, modes: Tensor, positions: tuple[Stacked, Tensor, Tensor]
+) -> Components:
     """Positions with those in a tracking mode moved along with the body, or with its subtree's centre of mass."""
     fixed, pos0, poscom0 = positions
-    pos = torch.where(modes[0] > 0, of_body @ d.xpos + pos0, fixed)
-    return torch.where(modes[1] > 0, of_body @ d.subtree_com + poscom0, pos)
+    pos = where(modes[0] > 0, of_body @ d.xpos + pos0, fixed)
+    return where(modes[1] > 0, of_body @ d.subtree_com + poscom0, pos)
 
 
 def _target(of_target: Tensor, d: InsideData, com: Tensor) -> Tensor:
@@ -160,7 +163,7 @@ def _target(of_target: Tensor, d: InsideData, com: Tensor) -> Tensor:
     return torch.where(com > 0, of_target @ d.subtree_com, of_target @ d.xpos)
 
 
-def _looking_along(back: Tensor) -> Tensor:
+def _looking_along(back: Stacked) -> Components:
     """Matrix whose z axis points along ``back`` and whose x axis is horizontal."""
     z = spatial.normalize(back)[0]
     x = spatial.normalize(Components((-z[1], z[0], torch.zeros_like(z[0]))))[0]

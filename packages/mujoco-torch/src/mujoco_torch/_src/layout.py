@@ -19,8 +19,12 @@ class Field(NamedTuple):
     integer: bool = False
 
 
-# The fields in MuJoCo's order (mjData), own fields last. STATE comes first in mjData, too.
-STATE = {
+# The fields in MuJoCo's order (mjData). A field of a nested class carries its owner's name: d.contact.dist is
+# "contact_dist".
+FIELDS = {
+    "solver_niter": Field("items", (), integer=True),
+    "ncon": Field("items", (), integer=True),
+    "nefc": Field("items", (), integer=True),
     "time": Field("items", ()),
     "qpos": Field("items", ("nq",)),
     "qvel": Field("items", ("nv",)),
@@ -29,12 +33,6 @@ STATE = {
     "ctrl": Field("items", ("nu",)),
     "qfrc_applied": Field("items", ("nv",)),
     "xfrc_applied": Field("vector", ("nbody", 6)),
-}
-
-DERIVED = {
-    "solver_niter": Field("items", (), integer=True),
-    "ncon": Field("items", (), integer=True),
-    "nefc": Field("items", (), integer=True),
     "qacc": Field("items", ("nv",)),
     "act_dot": Field("items", ("na",)),
     "xpos": Field("vector", ("nbody", 3)),
@@ -72,6 +70,9 @@ DERIVED = {
     "qfrc_smooth": Field("items", ("nv",)),
     "qacc_smooth": Field("items", ("nv",)),
     "qfrc_constraint": Field("items", ("nv",)),
+    "contact_dist": Field("items", ("nconmax",)),
+    "contact_pos": Field("vector", ("nconmax", 3)),
+    "contact_frame": Field("matrix", ("nconmax", 3, 3)),
     "efc_pos": Field("items", ("njmax",)),
     "efc_D": Field("items", ("njmax",)),
     "efc_vel": Field("items", ("njmax",)),
@@ -79,14 +80,8 @@ DERIVED = {
     "efc_force": Field("items", ("njmax",)),
 }
 
-CONTACT = {
-    "dist": Field("items", ("nconmax",)),
-    "pos": Field("vector", ("nconmax", 3)),
-    "frame": Field("matrix", ("nconmax", 3, 3)),
-}
-
-# Inside, a field of a nested class carries its owner's name: d.contact.dist is "contact_dist".
-FIELDS = {**STATE, **DERIVED, **{f"contact_{name}": field for name, field in CONTACT.items()}}
+# What a step reads, and what a user sets.
+STATE = ("time", "qpos", "qvel", "act", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied")
 
 
 def names(text: str) -> tuple[str, ...]:

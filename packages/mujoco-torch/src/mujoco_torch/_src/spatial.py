@@ -124,7 +124,8 @@ def quat_to_rotation_vector(q: Stacked) -> Components:
     sin_half = torch.where(small, 1.0, square).sqrt()
     series = 2.0 - square * (2.0 / 3.0) + 2.0 * (1.0 - w)
     scale = torch.where(small, series, 2.0 * torch.atan2(sin_half, w) / sin_half)
-    return axis * torch.where(q[0] < 0, -scale, scale)
+    scale = torch.where(q[0] < 0, -scale, scale)
+    return Components(x * scale for x in axis)
 
 
 def rotation_vector_rate(v: Stacked, w: Stacked) -> Components:

@@ -70,6 +70,8 @@ def public(
             fields = dict(zip(written_names.split(), outputs, strict=True))
             return new_data(fields, d.batch_size) if whole else replace_fields(d, fields)
 
+        # Dynamo counts recompiles per code object: a stage has its own, not one shared by all of them.
+        call.__code__ = call.__code__.replace(co_name=fn.__name__)
         call.inside = fn
         return call
 

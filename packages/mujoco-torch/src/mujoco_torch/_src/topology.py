@@ -8,7 +8,7 @@ Measured on the kinematics prototype, such products compile four times faster th
 
 import hashlib
 import weakref
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import mujoco
 import numpy as np
@@ -73,7 +73,7 @@ def build(mjm: mujoco.MjModel) -> tuple[Topology, np.ndarray]:
 
     ``topology.layout`` maps the name of an array to its first element and its shape.
     """
-    static: dict[str, object] = {}
+    static: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
     for part in (_options, _bodies, _joints, _dofs, _attached, _actuators, _limits, _contacts):
         values, more = part(mjm)
@@ -115,7 +115,7 @@ def _disabled(mjm: mujoco.MjModel, bit: DisableBit) -> bool:
 def _options(mjm: mujoco.MjModel):
     gravity = np.zeros(3) if _disabled(mjm, DisableBit.GRAVITY) else mjm.opt.gravity
     names = ("nq", "nv", "nu", "na", "nout", "nbody", "njnt", "ngeom", "nsite", "ncam", "nlight", "nkey")
-    static = {name: int(getattr(mjm, name)) for name in names}
+    static: dict[str, Any] = {name: int(getattr(mjm, name)) for name in names}
     static |= dict(
         integrator=int(mjm.opt.integrator),
         tolerance=float(mjm.opt.tolerance),
@@ -460,27 +460,27 @@ def _limits(mjm: mujoco.MjModel):
 def _contacts(mjm: mujoco.MjModel):
     """Contact slots in C's order, the pair groups that fill them, and the rows they give."""
     pairs = geom_pairs(mjm)
+    capacity = [p.maxcon or 0 for p in pairs]  # a pair without a collider has been refused
     kinds = sorted({(p.type1, p.type2) for p in pairs})
     groups, runs, arrays = [], [], {}
     start_of: dict[int, int] = {}  # first slot of a pair in group order
     nconmax = 0
     for kind in kinds:
         members = [i for i, p in enumerate(pairs) if (p.type1, p.type2) == kind]
-        k = pairs[members[0]].maxcon
         for i in members:
             start_of[i] = nconmax
-            nconmax += k
+            nconmax += capacity[i]
         name = f"pair{len(groups)}"
         groups.append((kind[0], kind[1], name, len(members)))
         arrays |= _pair_group(mjm, name, [pairs[i] for i in members])
-    for i, p in enumerate(pairs):  # C's order as runs of slots in group order
-        lo, hi = start_of[i], start_of[i] + p.maxcon
+    for i, count in enumerate(capacity):  # C's order as runs of slots in group order
+        lo, hi = start_of[i], start_of[i] + count
         if runs and runs[-1][1] == lo:
             runs[-1] = (runs[-1][0], hi)
         else:
             runs.append((lo, hi))
 
-    slots = [p for p in pairs for _ in range(p.maxcon)]
+    slots = [p for p, count in zip(pairs, capacity, strict=True) for _ in range(count)]
     dims = [p.condim for p in slots]
     dim_runs: list[list[int]] = []  # consecutive contacts of one condim: [condim, first slot, end slot]
     for slot, dim in enumerate(dims):

@@ -19,7 +19,8 @@ class Model:
       params: every array of the model in one flat tensor, so that a compiled step guards and receives one input.
 
     Sizes and switches (``m.nq``, ``m.integrator``) and arrays (``m.body_mass``) are attributes of their own; an array
-    is a view of ``params`` in the inside layout (components, items, 1).
+    is a view of ``params`` in the inside layout (components, items, 1). Many arrays are derived from several fields of
+    the MjModel (mixed friction, impedance): to change the physics, change the MjModel and put it again.
     """
 
     def __init__(self, topology: Topology, params: Tensor) -> None:
@@ -122,6 +123,12 @@ class Data(TensorClass["tensor_only"]):
     SI: m, rad, s, kg, N, Nm.
     """
 
+    solver_niter: Tensor
+    """iterations of the constraint solver, ``(nworld,)``"""
+    ncon: Tensor
+    """number of contacts, ``(nworld,)``"""
+    nefc: Tensor
+    """number of active constraint rows, ``(nworld,)``"""
     time: Tensor
     """simulation time [s], ``(nworld,)``"""
     qpos: Tensor
@@ -138,13 +145,6 @@ class Data(TensorClass["tensor_only"]):
     """applied generalized force [N, Nm], ``(nworld, nv)``"""
     xfrc_applied: Tensor
     """applied force and torque at the centre of mass, world frame [N, Nm], ``(nworld, nbody, 6)``"""
-
-    solver_niter: Tensor
-    """iterations of the constraint solver, ``(nworld,)``"""
-    ncon: Tensor
-    """number of contacts, ``(nworld,)``"""
-    nefc: Tensor
-    """number of active constraint rows, ``(nworld,)``"""
     qacc: Tensor
     """acceleration [m/s^2, rad/s^2], ``(nworld, nv)``"""
     act_dot: Tensor
@@ -219,6 +219,8 @@ class Data(TensorClass["tensor_only"]):
     """unconstrained acceleration [m/s^2, rad/s^2], ``(nworld, nv)``"""
     qfrc_constraint: Tensor
     """constraint force in joint space [N, Nm], ``(nworld, nv)``"""
+    contact: Contact
+    """contact slots, see ``Contact``"""
     efc_pos: Tensor
     """constraint position [m, rad], ``(nworld, njmax)``"""
     efc_D: Tensor
@@ -229,9 +231,6 @@ class Data(TensorClass["tensor_only"]):
     """reference pseudo-acceleration, ``(nworld, njmax)``"""
     efc_force: Tensor
     """constraint force, 0 in an inactive slot, ``(nworld, njmax)``"""
-
-    contact: Contact
-    """contact slots, see ``Contact``"""
 
 
 def read_field(d: Data, name: str) -> Tensor:

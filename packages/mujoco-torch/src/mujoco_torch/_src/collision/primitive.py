@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mujoco_torch._src.components import Components, join
+from mujoco_torch._src.components import Components, join, where
 from mujoco_torch._src.enums import GeomType
 from mujoco_torch._src.spatial import MINVAL, Stacked, cross, dot, normalize, safe_norm
 
@@ -94,7 +94,7 @@ def _frame_along(normal: Stacked, hint: Stacked) -> Components:
 def _single(touch: _Touch) -> Contacts:
     """One slot per pair."""
     frame = _frame(touch.normal)
-    return Contacts(touch.dist[None], touch.pos[:, None], frame[:, None], touch.active[None])
+    return Contacts(touch.dist[None], join(touch.pos)[:, None], frame[:, None], touch.active[None])
 
 
 def _packed(first: _Touch, second: _Touch) -> tuple[Tensor, Components, Components, Tensor]:
@@ -136,7 +136,7 @@ def _sphere_touch(
     reach = margin + radius1 + radius2
     length, apart = safe_norm(offset)
     away = offset / torch.where(apart, length, 1.0)
-    normal = torch.where(apart, away, normalize(cross(axis1, axis2))[0])
+    normal = where(apart, away, normalize(cross(axis1, axis2))[0])
     dist = length - radius1 - radius2
     pos = center1 + normal * (radius1 + 0.5 * dist)
     return _Touch(dist, pos, normal, dot(offset, offset) <= reach * reach)

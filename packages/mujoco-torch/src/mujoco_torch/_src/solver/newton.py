@@ -14,7 +14,7 @@ Departures from MuJoCo C:
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -83,7 +83,7 @@ def solve(
     force: Tensor,
     qacc_smooth: Tensor,
     qacc_warmstart: Tensor,
-    **options: float,
+    **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Accelerations, row forces, their joint forces and iterations used, of rows in factored form.
 
@@ -103,7 +103,8 @@ def solve(
         return block(*inputs)
     parts = zip(*(x.split(BLOCK, -1) for x in inputs), strict=True)
     results = [block(*(x.contiguous() for x in part)) for part in parts]
-    return tuple(torch.cat(x, -1) for x in zip(*results, strict=True))
+    qacc, efc_force, qfrc_constraint, niter = (torch.cat(x, -1) for x in zip(*results, strict=True))
+    return qacc, efc_force, qfrc_constraint, niter
 
 
 def newton(
