@@ -66,7 +66,9 @@ def public(
                 )
             empty = m.topology.empty_fields.split()
             inputs = [read_field(d, name) for name in read_names.split() if name not in empty]
-            outputs = core(m.topology.digest, len(d.batch_size) == 1, m.params, *inputs)
+            # Naming torch makes this a frame that Dynamo compiles by itself, after a graph break in the caller.
+            batched = d.batch_size != torch.Size([])
+            outputs = core(m.topology.digest, batched, m.params, *inputs)
             fields = dict(zip(written_names.split(), outputs, strict=True))
             return new_data(fields, d.batch_size) if whole else replace_fields(d, fields)
 
