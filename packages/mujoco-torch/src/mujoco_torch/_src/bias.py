@@ -19,4 +19,5 @@ def rne(m: InsideModel, d: InsideData) -> InsideData:
     rotational, translational = (m.body_dof @ (d.cdof_dot * d.qvel)).split(3)
     cacc = join(rotational, translational - m.gravity)
     force = inertia_mul(d.cinert, cacc) + force_cross(d.cvel, inertia_mul(d.cinert, d.cvel))
-    return d.replace(qfrc_bias=dot(d.cdof, m.dof_body @ (m.body_descendants @ force)))
+    # A dof carries the forces of all bodies that it moves.
+    return d.replace(qfrc_bias=dot(d.cdof, m.body_dof.T @ force))

@@ -5,6 +5,7 @@ different bodies add without transport, and recursions along the tree become sum
 constant 0/1 matrix.
 """
 
+import torch
 from torch import Tensor
 
 from mujoco_torch._src.components import Components, join
@@ -56,12 +57,11 @@ def _inertia_about_com(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Co
 
 def _motion_axes(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Components:
     """``cdof`` ``[6, nv, B]``: the spatial velocity of a body for unit velocity of each dof that moves it."""
-    axis = m.dof_xaxis @ d.xaxis
-    if m.nquat:  # balls and free joints turn about the axes of the body itself
-        for k in range(3):
-            axis = axis + m.dof_column[k] @ d.xmat[k::3]
-        axis = axis + m.dof_axis
-    offset = m.dof_root @ subtree_com - m.dof_anchor @ d.xanchor
+    joint = m.dof_jnt @ torch.cat((d.xaxis, d.xanchor))
+    axis = m.dof_scalar * joint[:3]
+    if m.nquat:  # balls and free joints turn about the axes of the body itself, the columns of its matrix
+        axis = axis + m.dof_column @ d.xmat.unflatten(0, (3, 3)).flatten(1, 2) + m.dof_axis
+    offset = m.dof_root @ subtree_com - joint[3:]
     angular = (1.0 - m.dof_linear) * axis
     return join(angular, m.dof_linear * axis + cross(angular, offset))
 

@@ -44,7 +44,7 @@ def collision(m: InsideModel, d: InsideData) -> InsideData:
 def _collide(m: InsideModel, d: InsideData, type1: int, type2: int, name: str, npair: int) -> Tensor:
     """Contacts of one kind of pair: distance, position, frame stacked to ``[13, slots, B]``, pair by pair."""
     pose = torch.cat((d.geom_xpos, d.geom_xmat))
-    first, second = getattr(m, f"{name}_geom1") @ pose, getattr(m, f"{name}_geom2") @ pose
+    first, second = (getattr(m, f"{name}_geoms") @ pose).split(npair, 1)
     size1, size2, margin = (getattr(m, f"{name}_{what}") for what in ("size1", "size2", "margin"))
     c: Contacts = COLLIDERS[type1, type2](first[:3], first[3:], size1, second[:3], second[3:], size2, margin)
     dist = torch.where(c.active, c.dist, torch.inf)

@@ -20,12 +20,14 @@ def crb(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: ``cinert`` or ``cdof`` does not fit the model.
     """
-    composite = m.body_descendants @ d.cinert
-    force = inertia_mul(m.dof_body @ composite, d.cdof)
+    # The inertia that a dof carries is that of all bodies it moves.
+    force = inertia_mul(m.body_dof.T @ d.cinert, d.cdof)
     lower = m.dof_ancestor * dot(force[:, :, None], d.cdof[:, None])
     upper = m.dof_ancestor.transpose(0, 1) * dot(d.cdof[:, :, None], force[:, None])
     diagonal = m.dof_ancestor * m.dof_ancestor.transpose(0, 1)  # the identity: a dof is its own ancestor
-    return d.replace(crb=composite, M=lower + (1.0 - diagonal) * upper + diagonal * m.dof_armature)
+    return d.replace(
+        crb=m.body_descendants @ d.cinert, M=lower + (1.0 - diagonal) * upper + diagonal * m.dof_armature
+    )
 
 
 @public(reads=("M",), writes=("qLD",))

@@ -6,7 +6,7 @@ from mujoco_torch._src import spatial
 from mujoco_torch._src.enums import IntegratorType
 from mujoco_torch._src.forward import INPUTS, forward
 from mujoco_torch._src.kinematics import joint_quats
-from mujoco_torch._src.solver import chol_factor, chol_solve
+from mujoco_torch._src.solver import hessian_solve
 from mujoco_torch._src.stage import ALL, public
 from mujoco_torch._src.types import InsideData, InsideModel
 
@@ -49,8 +49,9 @@ def euler(m: InsideModel, d: InsideData) -> InsideData:
         return _advance(m, d, d.qacc)
     # dof_damping on the diagonal: selected by the identity, which is the ancestor relation both ways.
     diagonal = m.dof_ancestor * m.dof_ancestor.transpose(0, 1)
-    factor = chol_factor(d.M + diagonal * (m.timestep * m.dof_damping))
-    return _advance(m, d, chol_solve(factor, d.qfrc_smooth + d.qfrc_constraint))
+    inertia = d.M + diagonal * (m.timestep * m.dof_damping)
+    no_rows, no_weight = d.M[:0], d.qvel[:0]
+    return _advance(m, d, hessian_solve(inertia, no_rows, no_weight, d.qfrc_smooth + d.qfrc_constraint))
 
 
 RK4_STAGES = (0.5, 0.5, 1.0)  # the fraction of the step after which stages 2 to 4 are evaluated

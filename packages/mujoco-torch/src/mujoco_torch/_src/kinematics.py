@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from mujoco_torch._src import spatial
-from mujoco_torch._src.components import Components, stacked, where
+from mujoco_torch._src.components import Components, join, stacked, where
 from mujoco_torch._src.layout import names
 from mujoco_torch._src.spatial import Stacked, quat_mul, rotate
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
 
-Frame = tuple[Stacked, Stacked]  # position [3, n, B], unit quaternion [4, n, B]
+# A frame is one stacked quantity [7, n, B]: position, then unit quaternion. So a gather moves both at once.
 
 
-def compose(a: Frame, b: Frame) -> Frame:
-    """Frame ``b``, given in frame ``a``, in the frame that ``a`` is given in."""
-    return a[0] + rotate(a[1], b[0]), quat_mul(a[1], b[1])
+def compose(a: Stacked, b: Stacked) -> Components:
+    """Frames ``b``, given in frames ``a``, in the frame that ``a`` is given in."""
+    return join(a[:3] + rotate(a[3:], b[:3]), quat_mul(a[3:], b[3:]))
 
 
 def joint_quats(m: InsideModel, qpos: Tensor) -> Components:
@@ -28,35 +28,34 @@ def joint_quats(m: InsideModel, qpos: Tensor) -> Components:
     return spatial.normalize((m.quat_qpos @ qpos).unflatten(0, (4, m.nquat)))[0]
 
 
-def _joint_transforms(m: InsideModel, qpos: Tensor) -> Frame:
-    """The motion of every joint slot as a frame ``[., nslot * nbody, B]`` relative to the body before it."""
+def _joint_frames(m: InsideModel, qpos: Tensor) -> Components:
+    """The motion of every joint slot as a frame ``[7, nslot * nbody, B]`` relative to the body before it."""
     q = m.slot_scalar @ qpos - m.slot_qpos0
     quat = spatial.axis_angle_to_quat(m.slot_axis, q * m.slot_hinge)
-    pos = m.slot_axis * (q * m.slot_slide)
+    pos = Components(axis * (q * m.slot_slide) for axis in m.slot_axis)
     if m.nquat:
-        given = m.slot_quat @ joint_quats(m, qpos)
-        quat = given + quat * m.slot_noquat
+        quat = m.slot_quat @ joint_quats(m, qpos) + quat * m.slot_noquat
     if m.nfree:
-        pos = pos + m.slot_free @ (m.free_qpos @ qpos).unflatten(0, (3, m.nfree))
-    return pos + m.slot_pos - rotate(quat, m.slot_pos), quat
+        pos = pos + _free_positions(m, qpos)
+    return join(pos + m.slot_pos - rotate(quat, m.slot_pos), quat)
 
 
-def _body_frames(m: InsideModel, qpos: Tensor) -> tuple[Frame, Frame]:
+def _free_positions(m: InsideModel, qpos: Tensor) -> Tensor:
+    """Positions ``[3, nslot * nbody, B]`` of the free joints in their slots, zero elsewhere."""
+    return m.slot_free @ (m.free_qpos @ qpos).unflatten(0, (3, m.nfree))
+
+
+def _body_frames(m: InsideModel, qpos: Tensor) -> tuple[Stacked, Tensor]:
     """Each body relative to its parent, and the frames before each joint slot, in slot-major order."""
-    worlds = qpos.shape[-1]
-    frame = (m.frame_pos.expand(-1, -1, worlds), m.frame_quat.expand(-1, -1, worlds))
+    frame = m.body_frame.expand(-1, -1, qpos.shape[-1])
     if not m.nslot:
         return frame, frame
-    pos, quat = _joint_transforms(m, qpos)
+    joint = _joint_frames(m, qpos)
     before = []
     for slot in range(m.nslot):
-        at = slice(slot * m.nbody, (slot + 1) * m.nbody)
         before.append(frame)
-        frame = compose(frame, (pos[:, at], quat[:, at]))
-    return frame, (
-        torch.cat(stacked([f[0] for f in before]), 1),
-        torch.cat(stacked([f[1] for f in before]), 1),
-    )
+        frame = compose(frame, joint[:, slot * m.nbody : (slot + 1) * m.nbody])
+    return frame, torch.cat(stacked(before), 1)
 
 
 @public(
@@ -72,23 +71,21 @@ def kinematics(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: ``qpos`` does not fit the model.
     """
-    (pos, quat), before = _body_frames(m, d.qpos)
+    frame, before = _body_frames(m, d.qpos)
     for up in m.body_jump.unbind(0):
-        pos, quat = compose((up @ pos, up @ quat), (pos, quat))
-    quat = spatial.normalize(quat)[0]
-    xmat = spatial.quat_to_mat(quat)
+        frame = compose(up @ frame, frame)
+    pos, quat = frame[:3], spatial.normalize(frame[3:])[0]
+    body = stacked(join(pos, quat))
 
-    xipos = pos + rotate(quat, m.body_ipos)
-    ximat = spatial.quat_to_mat(quat_mul(quat, m.body_iquat))
-    xanchor, xaxis = _joint_frames(m, d.qpos, (pos, quat), before)
-    geom_xpos, geom_xmat = _attached(m.geom_body, (m.geom_pos, m.geom_quat), (pos, quat))
-    site_xpos, site_xmat = _attached(m.site_body, (m.site_pos, m.site_quat), (pos, quat))
+    xanchor, xaxis = _anchors(m, d.qpos, body, before)
+    geom_xpos, geom_xmat = _attached(m.geom_body, m.geom_frame, body)
+    site_xpos, site_xmat = _attached(m.site_body, m.site_frame, body)
     return d.replace(
         xpos=pos,
         xquat=quat,
-        xmat=xmat,
-        xipos=xipos,
-        ximat=ximat,
+        xmat=spatial.quat_to_mat(quat),
+        xipos=pos + rotate(quat, m.body_ipos),
+        ximat=spatial.quat_to_mat(quat_mul(quat, m.body_iquat)),
         xanchor=xanchor,
         xaxis=xaxis,
         geom_xpos=geom_xpos,
@@ -98,23 +95,23 @@ def kinematics(m: InsideModel, d: InsideData) -> InsideData:
     )
 
 
-def _joint_frames(m: InsideModel, qpos: Tensor, body: Frame, before: Frame) -> Frame:
+def _anchors(m: InsideModel, qpos: Tensor, body: Tensor, before: Tensor) -> tuple[Stacked, Stacked]:
     """Anchor and axis of every joint ``[3, njnt, B]``, in the world, just before the joint moves."""
     if not m.njnt:
         empty = qpos.new_zeros((3, 0, qpos.shape[-1]))
         return empty, empty.clone()
-    anchor = before[0] + rotate(before[1], m.slot_pos)
-    axis = rotate(before[1], m.slot_axis)
+    anchor = before[:3] + rotate(before[3:], m.slot_pos)
     if m.nfree:  # the anchor of a free joint is the body itself
-        anchor = anchor + m.slot_free @ (m.free_qpos @ qpos).unflatten(0, (3, m.nfree))
-    parent_pos, parent_quat = m.jnt_parent @ body[0], m.jnt_parent @ body[1]
-    return parent_pos + rotate(parent_quat, m.jnt_slot @ anchor), rotate(parent_quat, m.jnt_slot @ axis)
+        anchor = anchor + _free_positions(m, qpos)
+    local = m.jnt_slot @ join(anchor, rotate(before[3:], m.slot_axis))
+    parent = m.jnt_parent @ body
+    return parent[:3] + rotate(parent[3:], local[:3]), rotate(parent[3:], local[3:])
 
 
-def _attached(of_body: Tensor, local: Frame, body: Frame) -> Frame:
+def _attached(of_body: Tensor, local: Tensor, body: Tensor) -> tuple[Components, Components]:
     """Position and matrix of things fixed to bodies."""
-    pos, quat = compose((of_body @ body[0], of_body @ body[1]), local)
-    return pos, spatial.quat_to_mat(quat)
+    frame = compose(of_body @ body, local)
+    return frame[:3], spatial.quat_to_mat(frame[3:])
 
 
 @public(
@@ -127,8 +124,8 @@ def camlight(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: the poses of ``d`` do not fit the model.
     """
-    cam_pos, cam_quat = compose((m.cam_body @ d.xpos, m.cam_body @ d.xquat), (m.cam_pos, m.cam_quat))
-    cam_xmat = spatial.quat_to_mat(cam_quat)
+    frames = torch.cat((d.xpos, d.xquat))
+    cam_pos, cam_xmat = _attached(m.cam_body, m.cam_frame, frames)
     if m.cam_moving:
         track, trackcom, body, com = m.cam_is.unbind(0)
         cam_pos = _tracked(m.cam_body, d, m.cam_is, (cam_pos, m.cam_pos0, m.cam_poscom0))
@@ -136,9 +133,9 @@ def camlight(m: InsideModel, d: InsideData) -> InsideData:
         look = cam_pos - _target(m.cam_target, d, com)
         cam_xmat = where((body + com) > 0, _looking_along(look), cam_xmat)
 
-    quat = m.light_body @ d.xquat
-    light_pos = m.light_body @ d.xpos + rotate(quat, m.light_pos)
-    light_dir = rotate(quat, m.light_dir)
+    carrier = m.light_body @ frames
+    light_pos = carrier[:3] + rotate(carrier[3:], m.light_pos)
+    light_dir = rotate(carrier[3:], m.light_dir)
     if m.light_moving:
         track, trackcom, body, com = m.light_is.unbind(0)
         light_pos = _tracked(m.light_body, d, m.light_is, (light_pos, m.light_pos0, m.light_poscom0))

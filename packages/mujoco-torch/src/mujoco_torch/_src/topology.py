@@ -25,6 +25,7 @@ from mujoco_torch._src.enums import (
 from mujoco_torch._src.layout import FIELDS
 
 MINVAL = mujoco.mjMINVAL
+IDENTITY = (1.0, 0.0, 0.0, 0.0)
 QUAT_JOINTS = (JointType.FREE, JointType.BALL)
 SCALAR_JOINTS = (JointType.SLIDE, JointType.HINGE)
 
@@ -99,6 +100,11 @@ def _items(x: np.ndarray) -> np.ndarray:
     return x.reshape(len(x), int(np.prod(x.shape[1:]))).T[..., None]
 
 
+def _frames(pos: np.ndarray, quat: np.ndarray) -> np.ndarray:
+    """Frames ``[7, n, 1]`` of positions ``(n, 3)`` and quaternions ``(n, 4)``."""
+    return _items(np.concatenate([pos.reshape(-1, 3), quat.reshape(-1, 4)], 1))
+
+
 def _select(ids, n: int) -> np.ndarray:
     """0/1 matrix ``(len(ids), n)`` that picks item ``ids[i]`` into row ``i``; a negative id gives a zero row."""
     out = np.zeros((len(ids), n))
@@ -151,8 +157,9 @@ def _bodies(mjm: mujoco.MjModel):
     static = dict(njump=len(jumps))
     arrays = dict(
         # A body with a free joint starts from the world, whatever its body_pos says.
-        frame_pos=_items(np.where(free[:, None], 0.0, mjm.body_pos)),
-        frame_quat=_items(np.where(free[:, None], [1.0, 0, 0, 0], mjm.body_quat)),
+        body_frame=_frames(
+            np.where(free[:, None], 0.0, mjm.body_pos), np.where(free[:, None], IDENTITY, mjm.body_quat)
+        ),
         body_jump=np.stack(jumps) if jumps else np.zeros((0, n, n)),
         body_ipos=_items(mjm.body_ipos),
         body_iquat=_items(mjm.body_iquat),
@@ -247,13 +254,13 @@ def _dofs(mjm: mujoco.MjModel):
 
     before = ancestor - np.eye(nv)  # velocity just before dof i
     axis_const = np.zeros((nv, 3))
-    column = np.zeros((3, nv, n))
+    column = np.zeros((nv, 3, n))
     linear = np.zeros(nv)
-    xaxis = np.zeros((nv, njnt))
+    scalar = np.zeros(nv)
     for i in range(nv):
         first = mjm.jnt_dofadr[jnt[i]]
         if types[i] in SCALAR_JOINTS:
-            xaxis[i, jnt[i]] = 1.0
+            scalar[i] = 1.0
             linear[i] = types[i] == JointType.SLIDE
             continue
         translation = types[i] == JointType.FREE and local[i] < 3
@@ -264,7 +271,7 @@ def _dofs(mjm: mujoco.MjModel):
         else:  # the three turns of a ball (or of a free joint) do not move each other
             start = first + (3 if types[i] == JointType.FREE else 0)
             before[i, start : start + 3] = 0.0
-            column[i - start, i, body[i]] = 1.0
+            column[i, i - start, body[i]] = 1.0
 
     stiff = mjm.jnt_stiffness[jnt] if nv else np.zeros(0)
     if _disabled(mjm, DisableBit.SPRING):
@@ -284,14 +291,13 @@ def _dofs(mjm: mujoco.MjModel):
     )
     arrays = dict(
         body_dof=_moved_by(mjm),
-        dof_body=_select(body, n),
         dof_ancestor=ancestor[..., None],
         dof_before=before,
-        dof_xaxis=xaxis,
-        dof_column=column,
+        dof_scalar=_items(scalar),
+        dof_column=column.reshape(nv, 3 * n),
         dof_axis=_items(axis_const.reshape(nv, 3)),
         dof_linear=_items(linear),
-        dof_anchor=_select(jnt, njnt),
+        dof_jnt=_select(jnt, njnt),
         dof_root=_select(mjm.body_rootid[body], n),
         dof_armature=_items(mjm.dof_armature),
         dof_damping=_items(mjm.dof_damping),
@@ -324,16 +330,13 @@ def _attached(mjm: mujoco.MjModel):
     )
     arrays = dict(
         geom_body=_select(mjm.geom_bodyid, n),
-        geom_pos=_items(mjm.geom_pos),
-        geom_quat=_items(mjm.geom_quat),
+        geom_frame=_frames(mjm.geom_pos, mjm.geom_quat),
         site_body=_select(mjm.site_bodyid, n),
-        site_pos=_items(mjm.site_pos.reshape(-1, 3)),
-        site_quat=_items(mjm.site_quat.reshape(-1, 4)),
+        site_frame=_frames(mjm.site_pos, mjm.site_quat),
         cam_body=_select(mjm.cam_bodyid, n),
         cam_target=_select(target, n),
         cam_is=mask(cam_mode, mjm.cam_targetbodyid),
-        cam_pos=_items(mjm.cam_pos.reshape(-1, 3)),
-        cam_quat=_items(mjm.cam_quat.reshape(-1, 4)),
+        cam_frame=_frames(mjm.cam_pos, mjm.cam_quat),
         cam_pos0=_items(mjm.cam_pos0.reshape(-1, 3)),
         cam_poscom0=_items(mjm.cam_poscom0.reshape(-1, 3)),
         cam_mat0=_items(mjm.cam_mat0.reshape(-1, 9)),
@@ -569,8 +572,7 @@ def _moved_by(mjm: mujoco.MjModel) -> np.ndarray:
 def _pair_group(mjm: mujoco.MjModel, name: str, pairs: list[GeomPair]) -> dict[str, np.ndarray]:
     first, second = [p.geom1 for p in pairs], [p.geom2 for p in pairs]
     return {
-        f"{name}_geom1": _select(first, mjm.ngeom),
-        f"{name}_geom2": _select(second, mjm.ngeom),
+        f"{name}_geoms": _select(first + second, mjm.ngeom),
         f"{name}_size1": _items(mjm.geom_size[first]),
         f"{name}_size2": _items(mjm.geom_size[second]),
         f"{name}_margin": _items(np.array([p.margin + p.gap for p in pairs])),
