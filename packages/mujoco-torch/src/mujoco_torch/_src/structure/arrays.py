@@ -1,0 +1,52 @@
+"""Small constructors of inside-layout arrays, and facts about a model that several parts need."""
+
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from mujoco_torch._src.enums import DisableBit, JointType
+
+MINVAL = mujoco.mjMINVAL
+IDENTITY = (1.0, 0.0, 0.0, 0.0)
+QUAT_JOINTS = (JointType.FREE, JointType.BALL)
+SCALAR_JOINTS = (JointType.SLIDE, JointType.HINGE)
+
+Part = tuple[dict[str, Any], dict[str, np.ndarray]]
+"""What a part of the model gives: static values, and arrays in the inside layout."""
+
+
+def items(x: np.ndarray) -> np.ndarray:
+    """Array ``(n, ...)`` of per-item values, components first and a world axis last."""
+    x = np.asarray(x, dtype=np.float64)
+    if x.ndim == 1:
+        return x[:, None]
+    return x.reshape(len(x), int(np.prod(x.shape[1:]))).T[..., None]
+
+
+def frames(pos: np.ndarray, quat: np.ndarray) -> np.ndarray:
+    """Frames ``[7, n, 1]`` of positions ``(n, 3)`` and quaternions ``(n, 4)``."""
+    return items(np.concatenate([pos.reshape(-1, 3), quat.reshape(-1, 4)], 1))
+
+
+def select(ids, n: int) -> np.ndarray:
+    """0/1 matrix ``(len(ids), n)`` that picks item ``ids[i]`` into row ``i``; a negative id gives a zero row."""
+    out = np.zeros((len(ids), n))
+    for row, i in enumerate(ids):
+        if i >= 0:
+            out[row, i] = 1.0
+    return out
+
+
+def disabled(mjm: mujoco.MjModel, bit: DisableBit) -> bool:
+    """Whether any of the disable flags is set."""
+    return bool(mjm.opt.disableflags & bit)
+
+
+def moved_by(mjm: mujoco.MjModel) -> np.ndarray:
+    """0/1 matrix ``(nbody, nv)``: 1 if the dof moves the body."""
+    moved = np.zeros((mjm.nbody, mjm.nv))
+    for b in range(1, mjm.nbody):
+        moved[b] = moved[mjm.body_parentid[b]]
+        moved[b, mjm.body_dofadr[b] : mjm.body_dofadr[b] + mjm.body_dofnum[b]] = 1.0
+    return moved

@@ -1,0 +1,258 @@
+"""Structure and arrays of the options, bodies, joints, dofs, and of what is fixed to bodies."""
+
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from mujoco_torch._src.enums import CamLightType, DisableBit, JointType
+from mujoco_torch._src.structure.arrays import (
+    IDENTITY,
+    MINVAL,
+    QUAT_JOINTS,
+    SCALAR_JOINTS,
+    Part,
+    disabled,
+    frames,
+    items,
+    moved_by,
+    select,
+)
+
+
+def options(mjm: mujoco.MjModel) -> Part:
+    """Sizes, switches and solver options; time step and gravity."""
+    gravity = np.zeros(3) if disabled(mjm, DisableBit.GRAVITY) else mjm.opt.gravity
+    names = ("nq", "nv", "nu", "na", "nout", "nbody", "njnt", "ngeom", "nsite", "ncam", "nlight", "nkey")
+    static: dict[str, Any] = {name: int(getattr(mjm, name)) for name in names}
+    static |= dict(
+        integrator=int(mjm.opt.integrator),
+        tolerance=float(mjm.opt.tolerance),
+        ls_tolerance=float(mjm.opt.ls_tolerance),
+        iterations=int(mjm.opt.iterations),
+        ls_iterations=int(mjm.opt.ls_iterations),
+        warmstart=not disabled(mjm, DisableBit.WARMSTART),
+        actuation=not disabled(mjm, DisableBit.ACTUATION),
+        clampctrl=not disabled(mjm, DisableBit.CLAMPCTRL),
+        eulerdamp=not disabled(mjm, DisableBit.EULERDAMP | DisableBit.DAMPER)
+        and bool((mjm.dof_damping > 0).any()),
+    )
+    return static, dict(timestep=np.full((1,), mjm.opt.timestep), gravity=items(gravity[None]))
+
+
+def bodies(mjm: mujoco.MjModel) -> Part:
+    """The tree of bodies, and their inertial properties."""
+    n = mjm.nbody
+    parent = mjm.body_parentid
+    subtree = np.eye(n)  # subtree[a, b] = 1 if b is a or below it
+    for b in range(n - 1, 0, -1):
+        subtree[parent[b]] += subtree[b]
+    # Pointer jumping: after round r a body's frame is composed with its 2**r nearest ancestors.
+    jumps, up = [], np.asarray(parent)
+    while up.any():
+        jumps.append(select(up, n))
+        up = up[up]
+    free = np.isin(
+        np.arange(n), [mjm.jnt_bodyid[j] for j in range(mjm.njnt) if mjm.jnt_type[j] == JointType.FREE]
+    )
+    massless = mjm.body_subtreemass < MINVAL
+    proper = subtree.copy()
+    proper[0] = 0.0  # C sums inertia and force down to the children of the world, not into the world
+    static = dict(njump=len(jumps))
+    arrays = dict(
+        # A body with a free joint starts from the world, whatever its body_pos says.
+        body_frame=frames(
+            np.where(free[:, None], 0.0, mjm.body_pos), np.where(free[:, None], IDENTITY, mjm.body_quat)
+        ),
+        body_jump=np.stack(jumps) if jumps else np.zeros((0, n, n)),
+        body_ipos=items(mjm.body_ipos),
+        body_iquat=items(mjm.body_iquat),
+        body_mass=items(mjm.body_mass),
+        body_inertia=items(mjm.body_inertia),
+        body_invsubtreemass=items(np.where(massless, 0.0, 1.0 / np.maximum(mjm.body_subtreemass, MINVAL))),
+        body_massless=items(massless),
+        body_root=select(mjm.body_rootid, n),
+        body_subtree=subtree,
+        body_descendants=proper,
+    )
+    return static, arrays
+
+
+def joints(mjm: mujoco.MjModel) -> Part:
+    """Joint slots of the bodies, and how qpos and qvel map to them."""
+    n, njnt, nq = mjm.nbody, mjm.njnt, mjm.nq
+    types = mjm.jnt_type
+    slot = np.arange(njnt) - mjm.body_jntadr[mjm.jnt_bodyid]  # number of the joint within its body
+    nslot = int(slot.max()) + 1 if njnt else 0
+    place = slot * n + mjm.jnt_bodyid  # row of the joint in slot-major, body-minor order
+    quat = [j for j in range(njnt) if types[j] in QUAT_JOINTS]
+    free = [j for j in range(njnt) if types[j] == JointType.FREE]
+    scalar = [j for j in range(njnt) if types[j] in SCALAR_JOINTS]
+
+    rows = nslot * n
+    slot_scalar = np.zeros((rows, nq))
+    slot_qpos0 = np.zeros(rows)
+    for j in scalar:
+        slot_scalar[place[j], mjm.jnt_qposadr[j]] = 1.0
+        slot_qpos0[place[j]] = mjm.qpos0[mjm.jnt_qposadr[j]]
+
+    def put(values: np.ndarray, joints) -> np.ndarray:
+        out = np.zeros((rows, *values.shape[1:]))
+        for j in joints:
+            out[place[j]] = values[j]
+        return out
+
+    quat_adr = [mjm.jnt_qposadr[j] + (3 if types[j] == JointType.FREE else 0) for j in quat]
+    quat_dof = [mjm.jnt_dofadr[j] + (3 if types[j] == JointType.FREE else 0) for j in quat]
+    quat_entries = [a + k for k in range(4) for a in quat_adr]
+    keep = np.ones(nq)
+    keep[quat_entries] = 0.0
+    qpos_dof = np.zeros((nq, mjm.nv))
+    for j in scalar:
+        qpos_dof[mjm.jnt_qposadr[j], mjm.jnt_dofadr[j]] = 1.0
+    for j in free:
+        for k in range(3):
+            qpos_dof[mjm.jnt_qposadr[j] + k, mjm.jnt_dofadr[j] + k] = 1.0
+
+    ones = np.ones(njnt)
+    static = dict(nslot=nslot, nquat=len(quat), nfree=len(free))
+    arrays = dict(
+        qpos0=mjm.qpos0[:, None],
+        slot_scalar=slot_scalar,
+        slot_qpos0=slot_qpos0[:, None],
+        slot_quat=select([quat.index(j) if j in quat else -1 for j in _by_place(place, rows)], len(quat)),
+        slot_free=select([free.index(j) if j in free else -1 for j in _by_place(place, rows)], len(free)),
+        slot_axis=items(put(mjm.jnt_axis, range(njnt))),
+        slot_pos=items(put(mjm.jnt_pos, [j for j in range(njnt) if j not in free])),
+        slot_hinge=items(put(ones, [j for j in scalar if types[j] == JointType.HINGE])),
+        slot_slide=items(put(ones, [j for j in scalar if types[j] == JointType.SLIDE])),
+        slot_noquat=items(1.0 - put(ones, quat)),
+        quat_qpos=select(quat_entries, nq),
+        quat_dof=select([a + k for k in range(3) for a in quat_dof], mjm.nv),
+        free_qpos=select([mjm.jnt_qposadr[j] + k for k in range(3) for j in free], nq),
+        qpos_keep=keep[:, None],
+        qpos_dof=qpos_dof,
+        jnt_slot=select(place, rows),
+        jnt_parent=select(mjm.body_parentid[mjm.jnt_bodyid], n),
+    )
+    return static, arrays
+
+
+def _by_place(place: np.ndarray, rows: int) -> list[int]:
+    """The joint in each slot row, -1 where there is none."""
+    out = [-1] * rows
+    for j, row in enumerate(place):
+        out[row] = j
+    return out
+
+
+def dofs(mjm: mujoco.MjModel) -> Part:
+    """Motion axes, ancestors, springs and dampers of the dofs."""
+    n, nv, njnt = mjm.nbody, mjm.nv, mjm.njnt
+    jnt, body = mjm.dof_jntid, mjm.dof_bodyid
+    types = mjm.jnt_type[jnt] if nv else np.zeros(0, int)
+    local = np.arange(nv) - mjm.jnt_dofadr[jnt] if nv else np.zeros(0, int)
+
+    ancestor = np.eye(nv)  # ancestor[i, j] = 1 if dof j is i or one of its ancestors
+    for i in range(nv):
+        if mjm.dof_parentid[i] >= 0:
+            ancestor[i] += ancestor[mjm.dof_parentid[i]]
+
+    before = ancestor - np.eye(nv)  # velocity just before dof i
+    axis_const = np.zeros((nv, 3))
+    column = np.zeros((nv, 3, n))
+    linear = np.zeros(nv)
+    scalar = np.zeros(nv)
+    for i in range(nv):
+        first = mjm.jnt_dofadr[jnt[i]]
+        if types[i] in SCALAR_JOINTS:
+            scalar[i] = 1.0
+            linear[i] = types[i] == JointType.SLIDE
+            continue
+        translation = types[i] == JointType.FREE and local[i] < 3
+        linear[i] = translation
+        if translation:
+            axis_const[i, local[i]] = 1.0
+            before[i] = 0.0
+        else:  # the three turns of a ball (or of a free joint) do not move each other
+            start = first + (3 if types[i] == JointType.FREE else 0)
+            before[i, start : start + 3] = 0.0
+            column[i, i - start, body[i]] = 1.0
+
+    stiff = mjm.jnt_stiffness[jnt] if nv else np.zeros(0)
+    if disabled(mjm, DisableBit.SPRING):
+        stiff = np.zeros(nv)
+    damping = np.zeros(nv) if disabled(mjm, DisableBit.DAMPER) else mjm.dof_damping
+    quat = [j for j in range(njnt) if mjm.jnt_type[j] in QUAT_JOINTS]
+    spring_quat = np.array(
+        [
+            mjm.qpos_spring[a : a + 4]
+            for a in (mjm.jnt_qposadr[j] + 3 * (mjm.jnt_type[j] == JointType.FREE) for j in quat)
+        ]
+    ).reshape(len(quat), 4)
+    limited = mjm.jnt_actfrclimited[jnt].astype(bool) if nv else np.zeros(0, bool)
+    frcrange = mjm.jnt_actfrcrange[jnt] if nv else np.zeros((0, 2))
+    static = dict(
+        has_spring=bool(stiff.any()), quat_spring=bool(quat) and bool(mjm.jnt_stiffness[quat].any())
+    )
+    arrays = dict(
+        body_dof=moved_by(mjm),
+        dof_ancestor=ancestor[..., None],
+        dof_before=before,
+        dof_scalar=items(scalar),
+        dof_column=column.reshape(nv, 3 * n),
+        dof_axis=items(axis_const.reshape(nv, 3)),
+        dof_linear=items(linear),
+        dof_jnt=select(jnt, njnt),
+        dof_root=select(mjm.body_rootid[body], n),
+        dof_armature=items(mjm.dof_armature),
+        dof_damping=items(mjm.dof_damping),
+        dof_damper=items(damping),
+        dof_stiffness=items(stiff),
+        qpos_spring=mjm.qpos_spring[:, None],
+        spring_quat=items(spring_quat),
+        dof_actfrcmin=items(np.where(limited, frcrange[:, 0], -np.inf)),
+        dof_actfrcmax=items(np.where(limited, frcrange[:, 1], np.inf)),
+    )
+    return static, arrays
+
+
+def attached(mjm: mujoco.MjModel) -> Part:
+    """Geoms, sites, cameras and lights: things fixed to a body."""
+    n = mjm.nbody
+    cam_mode, light_mode = mjm.cam_mode, mjm.light_mode
+    target = np.maximum(mjm.cam_targetbodyid, 0)
+    light_target = np.maximum(mjm.light_targetbodyid, 0)
+    modes = (CamLightType.TRACK, CamLightType.TRACKCOM, CamLightType.TARGETBODY, CamLightType.TARGETBODYCOM)
+
+    def mask(mode, has_target) -> np.ndarray:
+        """One row per non-fixed mode: 1 where an element is in it."""
+        rows = [(mode == x) & ((x not in modes[2:]) | (has_target >= 0)) for x in modes]
+        return np.array(rows, dtype=float).reshape(4, len(mode), 1)
+
+    static = dict(
+        cam_moving=bool((cam_mode != CamLightType.FIXED).any()),
+        light_moving=bool((light_mode != CamLightType.FIXED).any()),
+    )
+    arrays = dict(
+        geom_body=select(mjm.geom_bodyid, n),
+        geom_frame=frames(mjm.geom_pos, mjm.geom_quat),
+        site_body=select(mjm.site_bodyid, n),
+        site_frame=frames(mjm.site_pos, mjm.site_quat),
+        cam_body=select(mjm.cam_bodyid, n),
+        cam_target=select(target, n),
+        cam_is=mask(cam_mode, mjm.cam_targetbodyid),
+        cam_frame=frames(mjm.cam_pos, mjm.cam_quat),
+        cam_pos0=items(mjm.cam_pos0.reshape(-1, 3)),
+        cam_poscom0=items(mjm.cam_poscom0.reshape(-1, 3)),
+        cam_mat0=items(mjm.cam_mat0.reshape(-1, 9)),
+        light_body=select(mjm.light_bodyid, n),
+        light_target=select(light_target, n),
+        light_is=mask(light_mode, mjm.light_targetbodyid),
+        light_pos=items(mjm.light_pos.reshape(-1, 3)),
+        light_dir=items(mjm.light_dir.reshape(-1, 3)),
+        light_pos0=items(mjm.light_pos0.reshape(-1, 3)),
+        light_poscom0=items(mjm.light_poscom0.reshape(-1, 3)),
+        light_dir0=items(mjm.light_dir0.reshape(-1, 3)),
+    )
+    return static, arrays
