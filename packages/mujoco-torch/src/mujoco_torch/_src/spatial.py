@@ -143,16 +143,6 @@ def rotation_vector_rate(v: Stacked, w: Stacked) -> Components:
     return w + 0.5 * turned + c * cross(v, turned)
 
 
-def mat_vec(mat: Stacked, v: Stacked) -> Components:
-    """Matrix ``[9, ...]`` times vector ``[3, ...]``."""
-    return Components((dot(mat[0:3], v), dot(mat[3:6], v), dot(mat[6:9], v)))
-
-
-def mat_t_vec(mat: Stacked, v: Stacked) -> Components:
-    """Transposed matrix ``[9, ...]`` times vector ``[3, ...]``."""
-    return Components((dot(mat[0::3], v), dot(mat[1::3], v), dot(mat[2::3], v)))
-
-
 def motion_cross(v: Stacked, m: Stacked) -> Components:
     """Spatial cross product of motion vectors ``[6, ...]`` (``mju_crossMotion``)."""
     rot, lin = v[:3], v[3:]

@@ -101,7 +101,6 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     sides = _contact_sides(mjm, body1, body2)
     static = dict(
         nconmax=nconmax,
-        contact_sides=len(sides),
         pair_groups=tuple(groups),
         slot_runs=tuple(runs),
         dim_runs=tuple(tuple(run) for run in dim_runs),
