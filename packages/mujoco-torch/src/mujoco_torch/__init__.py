@@ -1,5 +1,6 @@
 """MuJoCo's physics in PyTorch: thousands of worlds in one call, exact, compiled to one graph."""
 
+from mujoco_torch._src.actuation import fwd_actuation
 from mujoco_torch._src.bias import rne
 from mujoco_torch._src.check import Finding, check
 from mujoco_torch._src.com import com_pos, com_vel
@@ -9,7 +10,6 @@ from mujoco_torch._src.errors import ArgumentError, MujocoTorchError, StateError
 from mujoco_torch._src.forward import (
     forward,
     fwd_acceleration,
-    fwd_actuation,
     fwd_position,
     fwd_velocity,
     solve,

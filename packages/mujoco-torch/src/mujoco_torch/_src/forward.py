@@ -3,7 +3,7 @@
 import torch
 
 from mujoco_torch._src import solver
-from mujoco_torch._src.actuation import fwd_actuation as _actuation
+from mujoco_torch._src.actuation import fwd_actuation
 from mujoco_torch._src.bias import rne
 from mujoco_torch._src.com import com_pos, com_vel
 from mujoco_torch._src.constraint import factor_rows, make_constraint
@@ -60,9 +60,6 @@ def fwd_velocity(m: InsideModel, d: InsideData) -> InsideData:
     d = passive.inside(m, d)
     d = rne.inside(m, d)
     return make_constraint.inside(m, d)
-
-
-fwd_actuation = _actuation
 
 
 @public(

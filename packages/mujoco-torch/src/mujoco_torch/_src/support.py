@@ -20,14 +20,15 @@ def xfrc_accumulate_inside(m: InsideModel, d: InsideData) -> Tensor:
 
 
 def xfrc_accumulate(m: Model, d: Data) -> Tensor:
-    """Generalized force of ``d.xfrc_applied`` [N, Nm], ``(nworld, nv)`` (``mj_xfrcAccumulate``)."""
-    jacp, jacr = _body_com_jacobians(m, d)
-    force, torque = d.xfrc_applied[..., :3], d.xfrc_applied[..., 3:]
-    return (jacp * force[..., None, :]).sum((-3, -1)) + (jacr * torque[..., None, :]).sum((-3, -1))
+    """Generalized force of ``d.xfrc_applied`` [N, Nm], ``(nworld, nv)`` (``mj_xfrcAccumulate``).
 
-
-def _body_com_jacobians(m: Model, d: Data) -> tuple[Tensor, Tensor]:
-    return _jacobians(m, d, d.xipos, torch.arange(m.nbody, device=m.device))
+    Raises:
+      StateError: the state does not fit the model.
+    """
+    qfrc = xfrc_accumulate_inside(*inside(m, d, ("xfrc_applied", "xipos", "subtree_com", "cdof"))).movedim(
+        -1, 0
+    )
+    return qfrc if d.batch_size else qfrc[0]
 
 
 def jac(m: Model, d: Data, point: Tensor, body_id: int) -> tuple[Tensor, Tensor]:
@@ -78,6 +79,9 @@ def efc_jacobian(m: Model, d: Data) -> Tensor:
 
     The step never makes it: the solve builds the active rows alone, from ``cdof`` and the contact frames. Rows of
     inactive slots (``d.efc_D == 0``) have no meaning.
+
+    Raises:
+      StateError: the state does not fit the model.
     """
     J = row_jacobian(*inside(m, d, ("qpos", "cdof", "subtree_com", "contact_pos", "contact_frame"))).movedim(
         -1, 0
