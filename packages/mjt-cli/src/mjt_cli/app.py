@@ -12,6 +12,7 @@ from mjt_cli import __version__
 from mjt_cli.commands.check import check
 from mjt_cli.commands.diagnose import diagnose
 from mjt_cli.commands.info import info
+from mjt_cli.commands.patches import patches
 from mjt_cli.errors import CliError, ExitCode, one_line
 
 
@@ -75,6 +76,7 @@ def options(
 app.command()(diagnose)
 app.command()(check)
 app.command()(info)
+app.add_typer(patches, name="patches", help="Fixes of PyTorch and tensordict for the installed versions.")
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from mujoco_torch._src import solver
 from mujoco_torch._src.actuation import fwd_actuation
 from mujoco_torch._src.bias import rne
 from mujoco_torch._src.com import com_pos, com_vel
-from mujoco_torch._src.constraint import factor_rows, make_constraint
+from mujoco_torch._src.constraint import limit_axis, make_constraint, make_constraints, row_motion
 from mujoco_torch._src.contact import collision
 from mujoco_torch._src.inertia import crb, factor_m, solve_m
 from mujoco_torch._src.kinematics import camlight, kinematics
@@ -20,7 +20,7 @@ from mujoco_torch._src.types import InsideData, InsideModel
 INPUTS = tuple(STATE)
 POSITION = names(
     "xpos xquat xmat xipos ximat xanchor xaxis geom_xpos geom_xmat site_xpos site_xmat cam_xpos cam_xmat light_xpos "
-    "light_xdir subtree_com cdof cinert actuator_length actuator_moment crb M qLD ncon contact_dist contact_pos "
+    "light_xdir subtree_com cdof cinert actuator_length actuator_moment crb M qLD qLDiagInv ncon contact_dist contact_pos "
     "contact_frame"
 )
 VELOCITY = names(
@@ -63,7 +63,9 @@ def fwd_velocity(m: InsideModel, d: InsideData) -> InsideData:
 
 
 @public(
-    reads=names("qfrc_applied xfrc_applied xipos subtree_com cdof qLD qfrc_passive qfrc_bias qfrc_actuator"),
+    reads=names(
+        "qfrc_applied xfrc_applied xipos subtree_com cdof M qLD qLDiagInv qfrc_passive qfrc_bias qfrc_actuator"
+    ),
     writes=("qfrc_smooth", "qacc_smooth"),
 )
 def fwd_acceleration(m: InsideModel, d: InsideData) -> InsideData:
@@ -76,12 +78,13 @@ def fwd_acceleration(m: InsideModel, d: InsideData) -> InsideData:
         d.qfrc_passive - d.qfrc_bias + d.qfrc_applied + d.qfrc_actuator + xfrc_accumulate_inside(m, d)
     )
     d = d.replace(qfrc_smooth=qfrc_smooth)
-    return d.replace(qacc_smooth=solve_m(d, qfrc_smooth))
+    return d.replace(qacc_smooth=solve_m(m, d, qfrc_smooth))
 
 
 @public(
     reads=names(
-        "qpos qacc_warmstart subtree_com cdof M qfrc_smooth qacc_smooth contact_pos contact_frame efc_D efc_aref"
+        "qpos qvel qacc_warmstart subtree_com cdof M qfrc_smooth qacc_smooth contact_dist contact_pos contact_frame "
+        "efc_D efc_aref"
     ),
     writes=("qacc", "qfrc_constraint", "efc_force", "solver_niter"),
 )
@@ -93,11 +96,11 @@ def solve(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: the rows of ``d`` do not fit the model.
     """
-    return _solve(m, d.replace(factors=factor_rows(m, d)))
+    return _solve(m, d.replace(constraints=make_constraints(m, d)))
 
 
 def _solve(m: InsideModel, d: InsideData) -> InsideData:
-    """``solve`` with the rows' factors at hand."""
+    """``solve`` with the constraints at hand."""
     if not m.njmax:
         return d.replace(
             qacc=d.qacc_smooth.clone(),
@@ -105,24 +108,25 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
             efc_force=torch.zeros_like(d.efc_D),
             solver_niter=d.qacc_smooth.new_zeros(d.qacc_smooth.shape[-1], dtype=torch.int32),
         )
-    qacc, efc_force, qfrc_constraint, niter = solver.solve(
+    qacc, qfrc_constraint, niter = solver.solve(
+        m.system,
         d.M,
         d.cdof,
-        d.factors.wrench,
-        m.contact_moved,
-        d.factors.limit_axis,
-        list(m.limit_dof),
-        list(m.limit_size),
-        d.efc_D,
-        d.efc_aref,
+        d.subtree_com,
+        d.contact_pos,
+        d.contact_frame,
+        m.row_edge,
+        limit_axis(m, d),
+        d.constraints.D,
+        d.constraints.reference,
+        m.constraint_damping,
+        d.qvel,
         d.qfrc_smooth,
         d.qacc_smooth,
         d.qacc_warmstart if m.warmstart else d.qacc_smooth,
-        tolerance=m.tolerance,
-        ls_tolerance=m.ls_tolerance,
-        iterations=m.iterations,
-        ls_iterations=m.ls_iterations,
     )
+    residual = row_motion(m, d, m.body_dof @ (d.cdof * qacc), qacc) - d.efc_aref
+    efc_force = torch.where((residual < 0) & (d.efc_D > 0), -d.efc_D * residual, 0.0)
     return d.replace(qacc=qacc, qfrc_constraint=qfrc_constraint, efc_force=efc_force, solver_niter=niter)
 
 

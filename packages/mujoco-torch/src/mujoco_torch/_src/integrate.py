@@ -5,8 +5,8 @@ from torch import Tensor
 from mujoco_torch._src import spatial
 from mujoco_torch._src.enums import IntegratorType
 from mujoco_torch._src.forward import INPUTS, forward
+from mujoco_torch._src.inertia import factor_m, solve_m
 from mujoco_torch._src.kinematics import joint_quats
-from mujoco_torch._src.solver import hessian_solve
 from mujoco_torch._src.stage import ALL, public
 from mujoco_torch._src.types import InsideData, InsideModel
 
@@ -47,11 +47,8 @@ def euler(m: InsideModel, d: InsideData) -> InsideData:
     """
     if not m.eulerdamp:
         return _advance(m, d, d.qacc)
-    # dof_damping on the diagonal: selected by the identity, which is the ancestor relation both ways.
-    diagonal = m.dof_ancestor * m.dof_ancestor.transpose(0, 1)
-    inertia = d.M + diagonal * (m.timestep * m.dof_damping)
-    no_rows, no_weight = d.M[:0], d.qvel[:0]
-    return _advance(m, d, hessian_solve(inertia, no_rows, no_weight, d.qfrc_smooth + d.qfrc_constraint))
+    damped = factor_m.inside(m, d.replace(M=d.M + m.system.M_diagonal @ (m.timestep * m.dof_damping)))
+    return _advance(m, d, solve_m(m, damped, d.qfrc_smooth + d.qfrc_constraint))
 
 
 RK4_STAGES = (0.5, 0.5, 1.0)  # the fraction of the step after which stages 2 to 4 are evaluated

@@ -125,10 +125,6 @@ def _gather(m: Model, worlds: Sequence[mujoco.MjData], name: str, like: Tensor) 
 def _from_c(m: Model, mjd: mujoco.MjData, name: str) -> np.ndarray:
     """C's value of a field in our shape: dense matrices, slots filled where C has the contact or row."""
     mjm = mjd.model
-    if name in ("M", "qLD"):
-        dense = np.zeros((mjm.nv, mjm.nv))
-        mujoco.mj_fullM(mjm, mjd, dense)
-        return dense if name == "M" or not dense.any() else np.linalg.cholesky(dense)
     if name == "actuator_moment":
         dense = np.zeros((mjm.nout, mjm.nv))
         if mjm.nout:

@@ -72,7 +72,7 @@ def kinematics(m: InsideModel, d: InsideData) -> InsideData:
       StateError: ``qpos`` does not fit the model.
     """
     frame, before = _body_frames(m, d.qpos)
-    for up in m.body_jump.unbind(0):
+    for up in m.body_jumps:
         frame = compose(up @ frame, frame)
     pos, quat = frame[:3], spatial.normalize(frame[3:])[0]
     body = stacked(join(pos, quat))

@@ -15,6 +15,7 @@ import functools
 from collections.abc import Callable
 
 import torch
+import torch._C._functorch as functorch
 from torch import Tensor
 
 from mujoco_torch._src import layout
@@ -47,8 +48,7 @@ def public(
     whole = set(writes) == set(ALL)
 
     def wrap(fn: Inside) -> Callable[[Model, Data], Data]:
-        @torch.compiler.allow_in_graph
-        def core(digest: str, batched: bool, params: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        def run(digest: str, batched: bool, params: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
             topology = Topology.of(digest)
             given = dict(zip(_nonempty(topology, reads), inputs, strict=True))
             fields = {
@@ -56,6 +56,10 @@ def public(
             }
             d = fn(InsideModel(topology, params), InsideData(fields))
             return tuple([_leave(name, getattr(d, name), batched) for name in writes])
+
+        @torch.compiler.allow_in_graph
+        def core(digest: str, batched: bool, params: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+            return _mapped(run, digest, batched, params, inputs)
 
         @functools.wraps(fn)
         def call(m: Model, d: Data) -> Data:
@@ -78,6 +82,33 @@ def public(
         return call
 
     return wrap
+
+
+def _mapped(run: Callable, digest: str, batched: bool, params: Tensor, inputs: tuple) -> tuple[Tensor, ...]:
+    """A stage under ``torch.vmap``: the mapped dimension is a batch of worlds, run natively, not one by one.
+
+    The worlds are taken out of vmap's wrapper and put back into it, which works since neither Dynamo nor functorch
+    look into a stage. Where another transform (``grad``) is inside the ``vmap``, the operators' own rules serve.
+    """
+    levels = [functorch.maybe_get_level(x) for x in inputs if functorch.is_batchedtensor(x)]
+    if not levels or functorch.is_batchedtensor(params):
+        return run(digest, batched, params, *inputs)
+    level = max(levels)
+
+    def unwrap(x: Tensor) -> Tensor:
+        if functorch.is_batchedtensor(x) and functorch.maybe_get_level(x) == level:
+            return functorch.get_unwrapped(x).movedim(functorch.maybe_get_bdim(x), 0)
+        return x.unsqueeze(0)
+
+    unwrapped = [unwrap(x) for x in inputs]
+    count = max(x.shape[0] for x in unwrapped)
+    unwrapped = [x.expand(count, *x.shape[1:]) for x in unwrapped]
+    if batched:
+        unwrapped = [x.flatten(0, 1) for x in unwrapped]
+    outputs = _mapped(run, digest, True, params, tuple(unwrapped))
+    if batched:
+        outputs = [x.unflatten(0, (count, -1)) for x in outputs]
+    return tuple([functorch._add_batch_dim(x, 0, level) for x in outputs])
 
 
 def inside(m: Model, d: Data, reads: tuple[str, ...]) -> tuple[InsideModel, InsideData]:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from mujoco_torch._src import solver
 from mujoco_torch._src.components import join
 from mujoco_torch._src.constraint import row_jacobian
 from mujoco_torch._src.spatial import cross
@@ -53,8 +54,8 @@ def jac(m: Model, d: Data, point: Tensor, body_id: int) -> tuple[Tensor, Tensor]
 
 def _jacobians(m: Model, d: Data, points: Tensor, bodies: Tensor) -> tuple[Tensor, Tensor]:
     """Jacobians ``(nworld, n, nv, 3)`` of points ``(nworld, n, 3)`` fixed to bodies ``(n,)``."""
-    moved = m.body_dof[bodies][..., None]
-    com = torch.einsum("vn,...nk->...vk", m.dof_root, d.subtree_com)
+    moved = m.body_dof.dense(d.cdof)[bodies][..., None]
+    com = torch.einsum("vn,...nk->...vk", m.dof_root.dense(d.cdof), d.subtree_com)
     offset = points[..., :, None, :] - com[..., None, :, :]
     rotation = d.cdof[..., None, :, :3].expand_as(offset)
     return moved * (d.cdof[..., None, :, 3:] + torch.linalg.cross(rotation, offset)), moved * rotation
@@ -90,10 +91,16 @@ def efc_jacobian(m: Model, d: Data) -> Tensor:
 
 
 def full_m(m: Model, d: Data) -> Tensor:
-    """Inertia matrix ``(nworld, nv, nv)`` (``mj_fullM``): ``d.M``, which is dense already."""
-    return d.M.clone()
+    """Dense inertia matrix ``(nworld, nv, nv)`` (``mj_fullM``).
+
+    Raises:
+      StateError: ``d.M`` does not fit the model.
+    """
+    m_inside, d_inside = inside(m, d, ("M",))
+    dense = solver.full_m(d_inside.M, m_inside.system).movedim(-1, 0)
+    return dense if d.batch_size else dense[0]
 
 
 def mul_m(m: Model, d: Data, vec: Tensor) -> Tensor:
     """Product of the inertia matrix with vectors ``(nworld, nv)`` (``mj_mulM``)."""
-    return (d.M @ vec[..., None])[..., 0]
+    return (full_m(m, d) @ vec[..., None])[..., 0]

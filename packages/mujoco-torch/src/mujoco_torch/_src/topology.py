@@ -1,9 +1,8 @@
 """The static structure of a model, computed once by ``put_model``.
 
-``build(mjm)`` turns an ``MjModel`` into a ``Topology`` (sizes, switches, slot order: frozen, hashable, compared by
-value) and the arrays of the model in the inside layout. A structural selection ("the body of each geom", "all bodies
-below this one") is a constant 0/1 matrix over the item axis, so the step holds no index: ``T @ x`` gathers or sums.
-Measured on the kinematics prototype, such products compile four times faster than gathers and run as fast.
+``build(mjm)`` turns an ``MjModel`` into a ``Topology`` (sizes, switches, slot order, patterns: frozen, hashable,
+compared by value) and the arrays of the model in the inside layout. A structural selection ("the body of each geom", "all
+bodies below this one") is a ``Pattern`` over the item axis, so the step holds no index: ``P @ x`` gathers or sums.
 """
 
 import hashlib
@@ -14,6 +13,8 @@ import mujoco
 import numpy as np
 
 from mujoco_torch._src.layout import FIELDS
+from mujoco_torch._src.pattern import Pattern
+from mujoco_torch._src.solver import System
 from mujoco_torch._src.structure.actuation import actuators
 from mujoco_torch._src.structure.bodies import attached, bodies, dofs, joints, options
 from mujoco_torch._src.structure.rows import contacts, limits
@@ -66,8 +67,14 @@ def build(mjm: mujoco.MjModel) -> tuple[Topology, np.ndarray]:
     for part in PARTS:
         values, more = part(mjm)
         static.update(values)
-        arrays.update(more)
+        static.update({name: value for name, value in more.items() if isinstance(value, Pattern)})
+        arrays.update({name: value for name, value in more.items() if not isinstance(value, Pattern)})
     static["njmax"] = static["nl"] + static["nefc_contact"]
+    limit, contact = arrays["limit_damping"], arrays["contact_damping"]
+    owner = [c for c, dim in enumerate(static["contact_dim"]) for _ in range(1 if dim == 1 else 2 * (dim - 1))]
+    arrays["constraint_damping"] = np.concatenate([limit, contact])
+    arrays["row_damping"] = np.concatenate([limit, contact[owner]])
+    static["system"] = System(**{name: static[name] for name in System.FIELDS})
     layout, start = {}, 0
     for name, value in arrays.items():
         layout[name] = (start, value.shape)

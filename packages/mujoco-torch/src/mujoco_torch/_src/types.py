@@ -118,9 +118,8 @@ class Data(TensorClass["tensor_only"]):
     """State of ``nworld`` worlds and all that ``forward`` computes from it, named and ordered as ``mjData``.
 
     Batch size ``()`` (one world) or ``(nworld,)``. Worlds come first, then the shape MuJoCo gives, except that rotation
-    matrices are ``(3, 3)``, ``M`` and ``qLD`` are dense, and contacts and rows have static slots. ``efc_J`` is made
-    on request, by ``efc_jacobian(m, d)``. Units are
-    SI: m, rad, s, kg, N, Nm.
+    matrices are ``(3, 3)``, and contacts and rows have static slots. ``efc_J`` is made on request, by
+    ``efc_jacobian(m, d)``. Units are SI: m, rad, s, kg, N, Nm.
     """
 
     solver_niter: Tensor
@@ -192,9 +191,11 @@ class Data(TensorClass["tensor_only"]):
     crb: Tensor
     """composite inertia of each body's subtree, ``(nworld, nbody, 10)``"""
     M: Tensor
-    """joint-space inertia, dense and symmetric, ``(nworld, nv, nv)``"""
+    """joint-space inertia, sparse as in C (``full_m`` makes it dense), ``(nworld, nC)``"""
     qLD: Tensor
-    """lower Cholesky factor L of M = L L', dense, ``(nworld, nv, nv)``"""
+    """factor of M = L' D L, sparse like M: L below the diagonal, D on it, ``(nworld, nC)``"""
+    qLDiagInv: Tensor
+    """1 / D of the factor, ``(nworld, nv)``"""
     actuator_velocity: Tensor
     """actuator velocities, ``(nworld, nout)``"""
     cvel: Tensor

@@ -136,7 +136,7 @@ def _actuation_bounds(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> dict[str, np.n
 
 
 def _inertia_bounds(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> dict[str, np.ndarray]:
-    """What rounding does to M, and through its inverse to the accelerations: (nv, nv), (nv,), (nv,).
+    """What rounding does to M, and through its inverse to the accelerations: (nC,), (nv,), (nv,).
 
     An entry of M is a sum of parallel-axis terms that may be far larger than it (`inertia_magnitude`);
     an error e of M and of the force f changes the solution x of M x = f by at most |M^-1| (e |x| + |error
@@ -150,7 +150,7 @@ def _inertia_bounds(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> dict[str, np.nda
 
     smooth = np.abs(mjd.qfrc_smooth)
     return {
-        "M": _ROUNDING * magnitude,
+        "M": _ROUNDING * magnitude[np.repeat(np.arange(mjm.nv), mjm.M_rownnz), mjm.M_colind],
         "qacc_smooth": solution_bound(mjd.qacc_smooth, smooth),
         "qacc": solution_bound(mjd.qacc, smooth + np.abs(mjd.qfrc_constraint)),
     }

@@ -11,10 +11,9 @@ from mujoco_torch.testing.fields import FIELDS, MATRIX_FIELDS
 def expected(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> dict[str, np.ndarray]:
     """Returns C's value of every field in `FIELDS`, in the shapes of `Data` without the world axis.
 
-    Matrices are 3x3; M, qLD, actuator_moment and efc_J are dense: (nv, nv), (nv, nv), (nu, nv), (nefc, nv).
-    qLD is our Cholesky factor of C's M (C keeps L'DL), zero while M is. Only what C lists is there: ncon
-    contacts, nefc rows. Nothing is computed: fields are what the last C function left in `mjd`. Arrays are
-    copies.
+    Matrices are 3x3; actuator_moment and efc_J are dense: (nu, nv), (nefc, nv). Only what C lists is there:
+    ncon contacts, nefc rows. Nothing is computed: fields are what the last C function left in `mjd`. Arrays
+    are copies.
     """
     return {name: reference_value(mjm, mjd, name) for name in FIELDS}
 
@@ -41,11 +40,6 @@ def dense_mass(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
     return dense
 
 
-def _cholesky_mass(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
-    mass = dense_mass(mjm, mjd)
-    return np.linalg.cholesky(mass) if mass.any() else mass
-
-
 def dense_moment(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
     """The actuator moments, ``(nout, nv)``."""
     dense = np.zeros((mjm.nout, mjm.nv))
@@ -67,8 +61,6 @@ def _dense_jacobian(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
 
 
 _DENSE: dict[str, Callable[[mujoco.MjModel, mujoco.MjData], np.ndarray]] = {
-    "M": dense_mass,
-    "qLD": _cholesky_mass,
     "actuator_moment": dense_moment,
     "efc_J": _dense_jacobian,
 }

@@ -79,7 +79,7 @@ STAGES: dict[str, Stage] = {
         Stage("com_pos", (mujoco.mj_kinematics,), (mujoco.mj_comPos,), COM_FIELDS),
         Stage("camlight", _COM, (mujoco.mj_camlight,), CAMERA_FIELDS),
         Stage("crb", _COM, (mujoco.mj_makeM,), INERTIA_FIELDS),
-        Stage("factor_m", (*_COM, mujoco.mj_makeM), (mujoco.mj_factorM,), ("qLD",)),
+        Stage("factor_m", (*_COM, mujoco.mj_makeM), (mujoco.mj_factorM,), ("qLD", "qLDiagInv")),
         Stage("collision", _COM, (mujoco.mj_collision,), CONTACT_FIELDS, GEOMETRY),
         Stage("transmission", _COM, (mujoco.mj_transmission,), TRANSMISSION_FIELDS),
         Stage("fwd_position", (), _POSITION, POSITION_FIELDS, None),

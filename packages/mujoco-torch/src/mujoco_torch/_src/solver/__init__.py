@@ -1,6 +1,8 @@
-"""Linear solves and the constraint solver, worlds last: registered operators with a reference and a CPU kernel."""
+"""The dynamics problem, worlds last: inertia, its factor, and the constraint solver, as operators of torch."""
 
-from .ops import chol_factor, chol_solve, hessian_solve, solve
+from .mass import full_m
+from .ops import factor_m, mass_matrix, solve, solve_m
 from .rows import jacobian
+from .system import System
 
-__all__ = ["chol_factor", "chol_solve", "hessian_solve", "jacobian", "solve"]
+__all__ = ["System", "factor_m", "full_m", "jacobian", "mass_matrix", "solve", "solve_m"]

@@ -13,14 +13,15 @@ Departures from MuJoCo C:
 5. A world whose numbers are not finite stops at once instead of using up its iterations.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from .linalg import MINVAL, chol_factor, chol_solve, hessian
+from .mass import full_m
 from .rows import jacobian
+from .system import System
 
 BLOCK = 512
 """Worlds per call on a CPU: one block's Jacobian (100 rows, 27 dofs, float64) is 11 MB, a batch of 4,096 is 88 MB."""
@@ -71,40 +72,49 @@ class Line(NamedTuple):
 
 
 def solve(
-    mass: Tensor,
+    M: Tensor,
     cdof: Tensor,
-    wrench: Tensor,
-    moved: Tensor,
+    subtree_com: Tensor,
+    contact_pos: Tensor,
+    contact_frame: Tensor,
+    row_edge: Tensor,
     limit_axis: Tensor,
-    limit_dof: Sequence[int],
-    limit_size: Sequence[int],
-    weight: Tensor,
-    aref: Tensor,
-    force: Tensor,
+    D: Tensor,
+    reference: Tensor,
+    damping: Tensor,
+    qvel: Tensor,
+    qfrc_smooth: Tensor,
     qacc_smooth: Tensor,
     qacc_warmstart: Tensor,
-    **options: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Accelerations, row forces, their joint forces and iterations used, of rows in factored form.
+    system: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The operator `solve` by `newton`, of dense rows."""
+    s = System.of(system)
 
-    Rows as in `rows.jacobian`, the rest and the options as in `newton`. Returns qacc (nv, B), efc_force (nl + nc, B),
-    qfrc_constraint (nv, B) and niter (B,) int32; the forces are those at qacc.
-    """
-    worlds = mass.shape[-1]
-    inputs = (mass, cdof, wrench, limit_axis, weight, aref, force, qacc_smooth, qacc_warmstart)
+    def block(M, cdof, com, pos, frame, axis, D, reference, qvel, force, qacc_smooth, qacc_warmstart):
+        J = jacobian(s, cdof, com, pos, frame, row_edge, axis)
+        spread = s.row_constraint
+        weight = spread @ D
+        aref = spread @ reference - (spread @ damping) * _mul(J, qvel)
+        qacc, niter = newton(
+            full_m(M, s), J, weight, aref, force, qacc_smooth, qacc_warmstart,
+            tolerance=s.tolerance, ls_tolerance=s.ls_tolerance, iterations=s.iterations, ls_iterations=s.ls_iterations,
+        )  # fmt: skip
+        pull = weight * _negative(_mul(J, qacc) - aref).neg()
+        return qacc, (J * pull.unsqueeze(1)).sum(0), niter
 
-    def block(mass, cdof, wrench, limit_axis, weight, aref, *rest):
-        jac = jacobian(cdof, wrench, moved, limit_axis, limit_dof, limit_size)
-        qacc, niter = newton(mass, jac, weight, aref, *rest, **options)
-        efc_force = weight * _negative(_mul(jac, qacc) - aref).neg()
-        return qacc, efc_force, (jac * efc_force.unsqueeze(1)).sum(0), niter
-
-    if mass.device.type != "cpu" or worlds <= BLOCK:
+    worlds = M.shape[-1]
+    limit_axis = limit_axis.expand(*limit_axis.shape[:-1], worlds)
+    inputs = (
+        M, cdof, subtree_com, contact_pos, contact_frame, limit_axis, D, reference, qvel, qfrc_smooth, qacc_smooth,
+        qacc_warmstart,
+    )  # fmt: skip
+    if M.device.type != "cpu" or worlds <= BLOCK:
         return block(*inputs)
     parts = zip(*(x.split(BLOCK, -1) for x in inputs), strict=True)
     results = [block(*(x.contiguous() for x in part)) for part in parts]
-    qacc, efc_force, qfrc_constraint, niter = (torch.cat(x, -1) for x in zip(*results, strict=True))
-    return qacc, efc_force, qfrc_constraint, niter
+    qacc, qfrc_constraint, niter = (torch.cat(x, -1) for x in zip(*results, strict=True))
+    return qacc, qfrc_constraint, niter
 
 
 def newton(

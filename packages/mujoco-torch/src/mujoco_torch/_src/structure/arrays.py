@@ -6,14 +6,15 @@ import mujoco
 import numpy as np
 
 from mujoco_torch._src.enums import DisableBit, JointType
+from mujoco_torch._src.pattern import Pattern
 
 MINVAL = mujoco.mjMINVAL
 IDENTITY = (1.0, 0.0, 0.0, 0.0)
 QUAT_JOINTS = (JointType.FREE, JointType.BALL)
 SCALAR_JOINTS = (JointType.SLIDE, JointType.HINGE)
 
-Part = tuple[dict[str, Any], dict[str, np.ndarray]]
-"""What a part of the model gives: static values, and arrays in the inside layout."""
+Part = tuple[dict[str, Any], dict[str, Any]]
+"""What a part of the model gives: static values; arrays in the inside layout, and patterns."""
 
 
 def items(x: np.ndarray) -> np.ndarray:
@@ -29,13 +30,9 @@ def frames(pos: np.ndarray, quat: np.ndarray) -> np.ndarray:
     return items(np.concatenate([pos.reshape(-1, 3), quat.reshape(-1, 4)], 1))
 
 
-def select(ids, n: int) -> np.ndarray:
-    """0/1 matrix ``(len(ids), n)`` that picks item ``ids[i]`` into row ``i``; a negative id gives a zero row."""
-    out = np.zeros((len(ids), n))
-    for row, i in enumerate(ids):
-        if i >= 0:
-            out[row, i] = 1.0
-    return out
+def select(ids, n: int) -> Pattern:
+    """Picks item ``ids[i]`` of n into row ``i``; a negative id gives a zero row."""
+    return Pattern([(row, i, 1) for row, i in enumerate(ids) if i >= 0], (len(ids), n))
 
 
 def disabled(mjm: mujoco.MjModel, bit: DisableBit) -> bool:

@@ -6,6 +6,7 @@ import mujoco
 import numpy as np
 
 from mujoco_torch._src.enums import CamLightType, DisableBit, JointType
+from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.structure.arrays import (
     IDENTITY,
     MINVAL,
@@ -23,7 +24,7 @@ from mujoco_torch._src.structure.arrays import (
 def options(mjm: mujoco.MjModel) -> Part:
     """Sizes, switches and solver options; time step and gravity."""
     gravity = np.zeros(3) if disabled(mjm, DisableBit.GRAVITY) else mjm.opt.gravity
-    names = ("nq", "nv", "nu", "na", "nout", "nbody", "njnt", "ngeom", "nsite", "ncam", "nlight", "nkey")
+    names = ("nq", "nv", "nu", "na", "nout", "nbody", "njnt", "ngeom", "nsite", "ncam", "nlight", "nkey", "nC")
     static: dict[str, Any] = {name: int(getattr(mjm, name)) for name in names}
     static |= dict(
         integrator=int(mjm.opt.integrator),
@@ -58,13 +59,12 @@ def bodies(mjm: mujoco.MjModel) -> Part:
     massless = mjm.body_subtreemass < MINVAL
     proper = subtree.copy()
     proper[0] = 0.0  # C sums inertia and force down to the children of the world, not into the world
-    static = dict(njump=len(jumps))
+    static = dict(body_jumps=tuple(jumps))
     arrays = dict(
         # A body with a free joint starts from the world, whatever its body_pos says.
         body_frame=frames(
             np.where(free[:, None], 0.0, mjm.body_pos), np.where(free[:, None], IDENTITY, mjm.body_quat)
         ),
-        body_jump=np.stack(jumps) if jumps else np.zeros((0, n, n)),
         body_ipos=items(mjm.body_ipos),
         body_iquat=items(mjm.body_iquat),
         body_mass=items(mjm.body_mass),
@@ -72,8 +72,8 @@ def bodies(mjm: mujoco.MjModel) -> Part:
         body_invsubtreemass=items(np.where(massless, 0.0, 1.0 / np.maximum(mjm.body_subtreemass, MINVAL))),
         body_massless=items(massless),
         body_root=select(mjm.body_rootid, n),
-        body_subtree=subtree,
-        body_descendants=proper,
+        body_subtree=Pattern.of_matrix(subtree),
+        body_descendants=Pattern.of_matrix(proper),
     )
     return static, arrays
 
@@ -118,7 +118,7 @@ def joints(mjm: mujoco.MjModel) -> Part:
     static = dict(nslot=nslot, nquat=len(quat), nfree=len(free))
     arrays = dict(
         qpos0=mjm.qpos0[:, None],
-        slot_scalar=slot_scalar,
+        slot_scalar=Pattern.of_matrix(slot_scalar),
         slot_qpos0=slot_qpos0[:, None],
         slot_quat=select([quat.index(j) if j in quat else -1 for j in _by_place(place, rows)], len(quat)),
         slot_free=select([free.index(j) if j in free else -1 for j in _by_place(place, rows)], len(free)),
@@ -131,7 +131,7 @@ def joints(mjm: mujoco.MjModel) -> Part:
         quat_dof=select([a + k for k in range(3) for a in quat_dof], mjm.nv),
         free_qpos=select([mjm.jnt_qposadr[j] + k for k in range(3) for j in free], nq),
         qpos_keep=keep[:, None],
-        qpos_dof=qpos_dof,
+        qpos_dof=Pattern.of_matrix(qpos_dof),
         jnt_slot=select(place, rows),
         jnt_parent=select(mjm.body_parentid[mjm.jnt_bodyid], n),
     )
@@ -193,14 +193,17 @@ def dofs(mjm: mujoco.MjModel) -> Part:
     limited = mjm.jnt_actfrclimited[jnt].astype(bool) if nv else np.zeros(0, bool)
     frcrange = mjm.jnt_actfrcrange[jnt] if nv else np.zeros((0, 2))
     static = dict(
-        has_spring=bool(stiff.any()), quat_spring=bool(quat) and bool(mjm.jnt_stiffness[quat].any())
+        has_spring=bool(stiff.any()),
+        quat_spring=bool(quat) and bool(mjm.jnt_stiffness[quat].any()),
+        M_rownnz=tuple(mjm.M_rownnz.tolist()),
+        M_colind=tuple(mjm.M_colind.tolist()),
+        dof_bodyid=tuple(mjm.dof_bodyid.tolist()),
     )
     arrays = dict(
-        body_dof=moved_by(mjm),
-        dof_ancestor=ancestor[..., None],
-        dof_before=before,
+        body_dof=Pattern.of_matrix(moved_by(mjm)),
+        dof_before=Pattern.of_matrix(before),
         dof_scalar=items(scalar),
-        dof_column=column.reshape(nv, 3 * n),
+        dof_column=Pattern.of_matrix(column.reshape(nv, 3 * n)),
         dof_axis=items(axis_const.reshape(nv, 3)),
         dof_linear=items(linear),
         dof_jnt=select(jnt, njnt),

@@ -5,6 +5,7 @@ import numpy as np
 
 from mujoco_torch._src.collision.pairs import GeomPair, geom_pairs
 from mujoco_torch._src.enums import DisableBit, JointType
+from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.structure.arrays import MINVAL, QUAT_JOINTS, Part, disabled, items, moved_by, select
 
 
@@ -42,16 +43,16 @@ def limits(mjm: mujoco.MjModel) -> Part:
         limit_size=tuple(1 if d[1] < 0 else 3 for d in dofs),
     )
     arrays = dict(
-        limit_qpos=np.array(qpos).reshape(nl, mjm.nq),
+        limit_qpos=Pattern.of_matrix(np.array(qpos).reshape(nl, mjm.nq)),
         limit_qvel=select([d[k] for k in range(3) for d in dofs], mjm.nv),
         limit_axis=items(np.array(axis).reshape(nl, 3)),
         limit_offset=np.array(offset).reshape(nl, 1),
         limit_ball=select(ball, len(quat)),
     )
-    arrays |= _impedance(
+    powers, more = _impedance(
         mjm, "limit", mjm.jnt_solref[owner], mjm.jnt_solimp[owner], mjm.jnt_margin[owner], invweight
     )
-    return static, arrays
+    return static | powers, arrays | more
 
 
 def contacts(mjm: mujoco.MjModel) -> Part:
@@ -79,12 +80,6 @@ def contacts(mjm: mujoco.MjModel) -> Part:
 
     slots = [p for p, count in zip(pairs, capacity, strict=True) for _ in range(count)]
     dims = [p.condim for p in slots]
-    dim_runs: list[list[int]] = []  # consecutive contacts of one condim: [condim, first slot, end slot]
-    for slot, dim in enumerate(dims):
-        if dim_runs and dim_runs[-1][0] == dim:
-            dim_runs[-1][2] = slot + 1
-        else:
-            dim_runs.append([dim, slot, slot + 1])
     nrow = [1 if dim == 1 else 2 * (dim - 1) for dim in dims]
     address = np.concatenate([[0], np.cumsum(nrow)]).astype(int)
 
@@ -98,21 +93,22 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     edge = tran * (1.0 + mu**2) * 2.0 * mu**2 / max(MINVAL, mjm.opt.impratio)
     invweight = np.where(frictional, edge, tran)
     owner = np.repeat(np.arange(len(slots)), nrow).astype(int)  # the contact of each row
-    sides = _contact_sides(mjm, body1, body2)
     static = dict(
         nconmax=nconmax,
         pair_groups=tuple(groups),
         slot_runs=tuple(runs),
-        dim_runs=tuple(tuple(run) for run in dim_runs),
+        contact_sides=_contact_sides(mjm, body1, body2),
         contact_geom=tuple((p.geom1, p.geom2) for p in slots),
         contact_dim=tuple(dims),
         contact_efc_address=tuple(int(a) for a in address[:-1]),
         nefc_contact=int(address[-1]),
     )
     arrays |= dict(
-        contact_root=np.stack([select(root, mjm.nbody) for root, _, _ in sides]),
-        contact_velocity=np.stack([velocity for _, velocity, _ in sides]),
-        contact_moved=np.stack([moved[owner] for _, _, moved in sides]),
+        contact_row=select(owner, len(slots)),
+        contact_body1=select(body1, mjm.nbody),
+        contact_body2=select(body2, mjm.nbody),
+        contact_root1=select(mjm.body_rootid[body1], mjm.nbody),
+        contact_root2=select(mjm.body_rootid[body2], mjm.nbody),
         contact_friction=items(friction),
         row_edge=_row_edges(dims, friction)[..., None],
         # A contact of two fixed bodies is listed, but has no rows: no distance is below its threshold.
@@ -121,8 +117,8 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     solref = np.array([p.solref for p in slots]).reshape(-1, 2)
     solimp = np.array([p.solimp for p in slots]).reshape(-1, 5)
     margin = np.array([p.margin for p in slots])
-    arrays |= _impedance(mjm, "contact", solref, solimp, margin, invweight)
-    return static, arrays
+    powers, more = _impedance(mjm, "contact", solref, solimp, margin, invweight)
+    return static | powers, arrays | more
 
 
 def _row_edges(dims: list[int], friction: np.ndarray) -> np.ndarray:
@@ -136,21 +132,27 @@ def _row_edges(dims: list[int], friction: np.ndarray) -> np.ndarray:
                 rows.append(row)
         if dim == 1:
             rows.append(np.eye(max(dims))[0])
-    return np.array(rows).reshape(len(rows), max(dims, default=0)).T
+    return np.array(rows).reshape(len(rows), max(dims, default=1)).T
 
 
-def _contact_sides(mjm: mujoco.MjModel, body1: np.ndarray, body2: np.ndarray) -> list[tuple[np.ndarray, ...]]:
-    """Root body, velocity selection and moving dofs of each side of the contacts.
+def _contact_sides(mjm: mujoco.MjModel, body1: np.ndarray, body2: np.ndarray) -> tuple[tuple, ...]:
+    """The sides of each contact: root body of the tree, and the dofs that move it with their signs.
 
-    Where no contact has moving bodies of two trees, one side does: both bodies are described about one point.
+    Where the moving bodies are of one tree, both are described about one point and one side does; dofs that move both
+    cancel.
     """
-    n, moved = mjm.nbody, moved_by(mjm)
-    root1, root2 = mjm.body_rootid[body1], mjm.body_rootid[body2]
-    moving1, moving2 = moved[body1].any(1), moved[body2].any(1)
-    if (moving1 & moving2 & (root1 != root2)).any():
-        return [(root2, select(body2, n), moved[body2]), (root1, -select(body1, n), -moved[body1])]
-    root = np.where(moving2, root2, root1)
-    return [(root, select(body2, n) - select(body1, n), moved[body2] - moved[body1])]
+    moved = moved_by(mjm)
+    sides = []
+    for first, second in zip(body1, body2, strict=True):
+        by_root: dict[int, np.ndarray] = {}
+        for body, sign in ((second, 1), (first, -1)):
+            if moved[body].any():
+                root = int(mjm.body_rootid[body])
+                by_root[root] = by_root.get(root, 0) + sign * moved[body]
+        sides.append(
+            tuple((root, tuple((int(j), int(row[j])) for j in np.flatnonzero(row))) for root, row in by_root.items())
+        )
+    return tuple(sides)
 
 
 def _pair_group(mjm: mujoco.MjModel, name: str, pairs: list[GeomPair]) -> dict[str, np.ndarray]:
@@ -163,7 +165,7 @@ def _pair_group(mjm: mujoco.MjModel, name: str, pairs: list[GeomPair]) -> dict[s
     }
 
 
-def _impedance(mjm, name: str, solref, solimp, margin, invweight) -> dict[str, np.ndarray]:
+def _impedance(mjm, name: str, solref, solimp, margin, invweight) -> Part:
     """Constants of the impedance and reference of constraint rows.
 
     MuJoCo documentation, "Computation", section "Constraint model: parameters"; the clamps are those of
@@ -186,7 +188,8 @@ def _impedance(mjm, name: str, solref, solimp, margin, invweight) -> dict[str, n
         b = np.where(ref[:, 1] > 0, 2 / np.maximum(MINVAL, dmax * ref[:, 0]), -ref[:, 1] / dmax)
     flat = (dmin == dmax) | (width <= MINVAL)
     start = np.where(flat, 0.5 * (dmin + dmax), dmin)
-    return {
+    static = {f"{name}_power1": bool((power == 1).all()), f"{name}_power2": bool((power == 2).all())}
+    return static, {
         f"{name}_stiffness": k[:, None],
         f"{name}_damping": b[:, None],
         f"{name}_margin": np.asarray(margin, float).reshape(-1, 1),

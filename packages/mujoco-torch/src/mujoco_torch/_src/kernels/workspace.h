@@ -5,11 +5,9 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
-#include <system_error>
-#include <thread>
-#include <vector>
 
 #include "newton.h"
+#include "torch_api.h"
 
 namespace {
 
@@ -49,17 +47,18 @@ struct Arena {
 };
 
 template <class T>
-Work<T> lay_out(Arena& arena, int64_t nv, int64_t nefc) {
+Work<T> lay_out(Arena& arena, int64_t nv, int64_t nC, int64_t nefc) {
   const int nb = tiles(nv);
   const size_t padded = size_t(nb) * kTile, n = size_t(nefc);
   Work<T> w;
   w.mass = arena.take<Vec<T>>(matrix_size(nb));
+  w.sparse = arena.take<Vec<T>>(size_t(nC));
   w.hessian = arena.take<Vec<T>>(matrix_size(nb));
   w.panel = arena.take<Vec<T>>(padded * kTile);
   for (Vec<T>** x : {&w.inverse, &w.force, &w.qacc, &w.smooth, &w.momentum, &w.grad, &w.search, &w.search_momentum}) {
     *x = arena.take<Vec<T>>(padded);
   }
-  for (Vec<T>** x : {&w.rows.weight, &w.rows.aref, &w.rows.residual, &w.rows.rate, &w.rows.stiffness}) {
+  for (Vec<T>** x : {&w.rows.weight, &w.rows.aref, &w.rows.damping, &w.rows.residual, &w.rows.rate, &w.rows.stiffness}) {
     *x = arena.take<Vec<T>>(n);
   }
   w.cdof = arena.take<Vec<T>>(6 * size_t(nv));
@@ -78,47 +77,39 @@ Work<T> lay_out(Arena& arena, int64_t nv, int64_t nefc) {
 template <class T>
 struct Workspace {
   Work<T> groups[kTurn];
-  Workspace(int64_t nv, int64_t nefc) {
+  Workspace(int64_t nv, int64_t nC, int64_t nefc) {
     Arena measure{nullptr};
-    for (Work<T>& group : groups) group = lay_out<T>(measure, nv, nefc);
+    for (Work<T>& group : groups) group = lay_out<T>(measure, nv, nC, nefc);
     Arena arena{buffer.reserve(measure.used)};
-    for (Work<T>& group : groups) group = lay_out<T>(arena, nv, nefc);
+    for (Work<T>& group : groups) group = lay_out<T>(arena, nv, nC, nefc);
   }
 };
 
-constexpr int64_t kTurnsPerThread = 2;  // fewer are not worth starting a thread (some 20 us)
+constexpr int64_t kTurnsPerThread = 2;  // fewer are not worth waking a thread
 
-// Calls `body(workspace, turn)` for all worlds, on up to `threads` threads. Returns 0, or 1 if memory ran out.
+// Calls `body(workspace, turn)` for all worlds, on torch's threads.
 template <class T, class Body>
-int for_turns(int64_t nv, int64_t nefc, int64_t worlds, int threads, const Body& body) {
+void for_turns(int64_t nv, int64_t nC, int64_t nefc, int64_t worlds, const Body& body) {
   const int64_t size = int64_t(kTurn) * kLanes<T>, turns = (worlds + size - 1) / size;
-  const int64_t useful = turns / kTurnsPerThread;
-  const int used = int(useful < threads ? useful : threads);
+  uint32_t threads = 1;
+  check(torch.get_num_threads(&threads));
+  const int64_t useful = turns / kTurnsPerThread, used = useful < threads ? useful : threads;
   std::atomic<int64_t> next{0};
-  std::atomic<int> failed{0};
-  auto run = [&] {
+  std::atomic<bool> failed{false};
+  // The threads take turns as they get ready: the worlds' solves differ in length.
+  parallel(used > 1 ? used : 1, 1, [&](int64_t, int64_t) {
     try {
-      Workspace<T> workspace(nv, nefc);
+      Workspace<T> workspace(nv, nC, nefc);
       for (int64_t i = next.fetch_add(1); i < turns; i = next.fetch_add(1)) {
         const int64_t world = i * size, left = worlds - world < size ? worlds - world : size;
         const int groups = int((left + kLanes<T> - 1) / kLanes<T>);
         body(workspace.groups, Turn{world, groups, int(left - int64_t(groups - 1) * kLanes<T>)});
       }
     } catch (const std::bad_alloc&) {
-      failed = 1;
+      failed = true;
     }
-  };
-  std::vector<std::thread> helpers;
-  for (int i = 1; i < used; ++i) {
-    try {
-      helpers.emplace_back(run);
-    } catch (const std::system_error&) {
-      break;  // the threads there are do all the work
-    }
-  }
-  run();
-  for (std::thread& helper : helpers) helper.join();
-  return failed;
+  });
+  if (failed) throw std::runtime_error("mujoco_torch: no memory for the solver's workspace");
 }
 
 }  // namespace

@@ -15,9 +15,9 @@ struct Span {
   int first, last;  // in the list of hits
 };
 
-// One row of one world.
+// One constraint of one world, and the first of its slots.
 struct Entry {
-  int row, slot, lane;
+  int constraint, slot, lane;
 };
 
 // Rows with weight. A slot holds one row of each world: with a dense Jacobian the same in all of them, with factored
@@ -30,6 +30,7 @@ struct Rows {
   Vec<T>* jac;
   Vec<T>* weight;
   Vec<T>* aref;
+  Vec<T>* damping;
   Vec<T>* residual;
   Vec<T>* rate;
   Vec<T>* stiffness;
@@ -38,7 +39,7 @@ struct Rows {
   Vec<T>* scaled;
   const Vec<T>** hits;
   Span* spans;
-  Entry* entries;  // factored rows only, in the order of rows
+  Entry* entries;  // factored rows only
   int entry_count;
   int filled[kLanes<T>];  // slots of each world
 };

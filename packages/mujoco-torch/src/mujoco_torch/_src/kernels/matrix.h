@@ -114,27 +114,6 @@ void substitute(Vec<T>* factor, const Vec<T>* inverse, Vec<T>* x, int nb) {
   }
 }
 
-// y = A x for a symmetric A whose diagonal tiles are full.
-template <class T>
-void multiply(Vec<T>* matrix, const Vec<T>* x, Vec<T>* y, int nb) {
-  for (int i = 0; i < nb; ++i) {
-    Vec<T> acc[kTile] = {};
-    for (int j = 0; j <= i; ++j) {
-      const Vec<T>* block = tile(matrix, i, j);
-      for (int c = 0; c < kTile; ++c) {
-        for (int r = 0; r < kTile; ++r) acc[r] += block[c * kTile + r] * x[j * kTile + c];
-      }
-      if (j == i) break;
-      for (int c = 0; c < kTile; ++c) {
-        Vec<T> sum = y[j * kTile + c];
-        for (int r = 0; r < kTile; ++r) sum += block[c * kTile + r] * x[i * kTile + r];
-        y[j * kTile + c] = sum;
-      }
-    }
-    for (int r = 0; r < kTile; ++r) y[i * kTile + r] = acc[r];
-  }
-}
-
 template <class T>
 inline Vec<T> dot(const Vec<T>* x, const Vec<T>* y, int n) {
   Vec<T> sum = {};

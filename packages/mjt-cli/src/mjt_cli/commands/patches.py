@@ -1,0 +1,141 @@
+"""`mjt patches list|status|apply|revert`: fixes of PyTorch and tensordict, applied to installed wheels on request only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from mjt_cli.errors import CliError, ExitCode
+from mjt_cli.patches.installed import Installed, State, examine
+from mjt_cli.patches.series import Patch, all_series
+from mjt_cli.patches.target import find_target, search_path
+from mjt_cli.patches.write import replace_files
+from mjt_cli.render import console
+from mjt_cli.report import SCHEMA_VERSION, dumps
+
+Python = Annotated[str, typer.Option(metavar="PATH", help="Interpreter to look into.  [default: this one]")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", help="Patches; all without a name.")]
+
+patches = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+
+
+@patches.command("list")
+def list_patches(as_json: AsJson = False) -> None:
+    """List the patches that come with this version of mjt."""
+    known = [(series, patch) for series in all_series() for patch in series.patches]
+    if as_json:
+        entries = [{"upstream": series.upstream, **patch.model_dump(mode="json")} for series, patch in known]
+        typer.echo(dumps({"schema_version": SCHEMA_VERSION, "patches": entries}))
+        return
+    rows = [
+        (series.upstream, patch.name, patch.status, _versions(patch), patch.title) for series, patch in known
+    ]
+    _print_table(("upstream", "patch", "status", "versions", "title"), rows)
+
+
+@patches.command()
+def status(python: Python = sys.executable, as_json: AsJson = False) -> None:
+    """Show what each patch is to the installed versions: applied, applicable, merged, not-needed or conflict.
+
+    Exit status: 0 clean, 1 a patch conflicts or a file was changed by something else, 3 a version is unknown.
+    """
+    found = examine_all(python)
+    _show(python, found, as_json)
+    if any(state is State.CONFLICT for inside in found for state in _states(inside).values()):
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+@patches.command()
+def apply(names: Names = None, python: Python = sys.executable, as_json: AsJson = False) -> None:
+    """Apply patches, all that fit the installed versions or those named; all or none."""
+    _change(python, names, as_json, lambda applied, named: applied | named)
+
+
+@patches.command()
+def revert(names: Names = None, python: Python = sys.executable, as_json: AsJson = False) -> None:
+    """Take patches off again, all or those named; all or none."""
+    _change(python, names, as_json, lambda applied, named: applied - named)
+
+
+def examine_all(python: str) -> list[Installed]:
+    """Every series beside what the interpreter has installed; what it lacks is left out."""
+    folders = search_path(python)
+    targets = [(series, find_target(series.distribution, folders)) for series in all_series()]
+    return [examine(series, target) for series, target in targets if target is not None]
+
+
+def _change(
+    python: str,
+    names: list[str] | None,
+    as_json: bool,
+    choose: Callable[[frozenset[str], frozenset[str]], frozenset[str]],
+) -> None:
+    found = examine_all(python)
+    named = _named(found, names)
+    contents = {}
+    for inside in found:
+        wanted = choose(inside.applied, named)
+        changes = inside.changes(inside.with_patches(wanted))
+        contents |= {inside.target.path(name): content for name, content in changes.items()}
+    replace_files(contents)
+    _show(python, examine_all(python), as_json)
+
+
+def _named(found: Collection[Installed], names: list[str] | None) -> frozenset[str]:
+    """The patches meant by the arguments: without any, all that fit; raises `CliError` for one that does not."""
+    states = {name: state for inside in found for name, state in _states(inside).items()}
+    if not names:
+        return frozenset(name for name, state in states.items() if state not in (State.MERGED, State.NOT_NEEDED))
+    for name in names:
+        if name not in states:
+            raise CliError(f"{name}: no such patch of what is installed; choose from {', '.join(states)}")
+        if states[name] in (State.MERGED, State.NOT_NEEDED):
+            raise CliError(f"{name}: {states[name]} in the installed version", ExitCode.NOT_SUPPORTED)
+    return frozenset(names)
+
+
+def _states(inside: Installed) -> dict[str, State]:
+    return {patch.name: inside.state(patch) for patch in inside.series.patches}
+
+
+def _show(python: str, found: Collection[Installed], as_json: bool) -> None:
+    entries = [_entry(inside) for inside in found]
+    if as_json:
+        typer.echo(dumps({"schema_version": SCHEMA_VERSION, "python": python, "distributions": entries}))
+        return
+    rows = [
+        (entry["distribution"], entry["version"], patch["name"], patch["state"])
+        for entry in entries
+        for patch in entry["patches"]
+    ]
+    _print_table(("distribution", "version", "patch", "state"), rows)
+
+
+def _entry(inside: Installed) -> dict[str, Any]:
+    states = [{"name": name, "state": state} for name, state in _states(inside).items()]
+    target = inside.target
+    return {
+        "distribution": target.distribution,
+        "version": str(target.version),
+        "folder": str(target.folder),
+        "patches": states,
+    }
+
+
+def _versions(patch: Patch) -> str:
+    return " | ".join(variant.versions for variant in patch.variants)
+
+
+def _print_table(columns: Collection[str], rows: Collection[Collection[str]]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=column == "patch")
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console().print(table)

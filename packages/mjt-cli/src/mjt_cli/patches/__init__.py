@@ -1,0 +1,1 @@
+"""Patches of PyTorch and tensordict: what they are (`series`), where they go (`target`), how (`hunks`, `installed`)."""

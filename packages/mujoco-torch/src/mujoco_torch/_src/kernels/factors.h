@@ -1,0 +1,186 @@
+// Constraint rows made where they are in use: from limit axes, and from contact frames and motion axes.
+//
+// Worlds seldom use the same rows (humanoid lying about: 12 of 196 a world, 63 in some of eight worlds), so each world
+// fills the slots of its group with its own, 22 there. The solve took a sixth longer with one row in a slot.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "rows.h"
+#include "structure.h"
+
+namespace {
+
+// What rows are made of, with the world last; D is zero in a constraint that is not active.
+template <class T>
+struct Factors {
+  const System* system;
+  const T *cdof, *com, *pos, *frame, *edge, *axis, *weight, *reference, *damping, *qvel;
+  int64_t worlds;
+  bool fixed_axis;  // the limits' axes have no worlds
+};
+
+constexpr int kMaxAxes = 6;    // normal, two tangents, and the torques about them
+constexpr size_t kAhead = 8;   // constraints whose weights are asked for in advance
+
+// J of a limit of the world `world`, into its lane of a slot.
+template <class T>
+void pack_limit(const Factors<T>& f, int64_t limit, int64_t world, int lane, Vec<T>* slot) {
+  const System& s = *f.system;
+  for (int64_t k = 0; k < s.limit_size[limit]; ++k) {
+    const int64_t at = k * s.limits + limit;
+    slot[s.limit_dof[limit] + k][lane] = f.axis[f.fixed_axis ? at : at * f.worlds + world];
+  }
+}
+
+// J of all rows of a contact, into the lane's slots from the one at `slot` on. `cdof` holds the six numbers of each dof
+// together. A row is the normal, plus or minus friction times one more axis.
+template <class T>
+void pack_contact(const Factors<T>& f, int64_t contact, int64_t world, int lane, const Vec<T>* cdof, Vec<T>* slot,
+                  size_t stride) {
+  const System& s = *f.system;
+  T pos[3], frame[9];
+  for (int k = 0; k < 3; ++k) pos[k] = f.pos[(k * s.contacts + contact) * f.worlds + world];
+  for (int k = 0; k < 9; ++k) frame[k] = f.frame[(k * s.contacts + contact) * f.worlds + world];
+  const int64_t first = s.contact_row[contact], count = s.contact_row[contact + 1] - first;
+  const int axes = int(count == 1 ? 1 : count / 2 + 1);
+  for (int64_t side = s.side_start[contact]; side < s.side_start[contact + 1]; ++side) {
+    T arm[3], wrench[kMaxAxes][6] = {};
+    for (int k = 0; k < 3; ++k) arm[k] = pos[k] - f.com[(k * s.nbody + s.side_root[side]) * f.worlds + world];
+    for (int a = 0; a < axes; ++a) {
+      const T* along = frame + 3 * (a % 3);
+      T* torque = wrench[a];
+      if (a >= 3) {
+        for (int k = 0; k < 3; ++k) torque[k] = along[k];
+        continue;
+      }
+      torque[0] = arm[1] * along[2] - arm[2] * along[1];
+      torque[1] = arm[2] * along[0] - arm[0] * along[2];
+      torque[2] = arm[0] * along[1] - arm[1] * along[0];
+      for (int k = 0; k < 3; ++k) torque[3 + k] = along[k];
+    }
+    for (int64_t e = s.column_start[side]; e < s.column_start[side + 1]; ++e) {
+      const Column column = s.columns[size_t(e)];
+      T motion[6], power[kMaxAxes];
+      for (int k = 0; k < 6; ++k) motion[k] = column.sign * cdof[6 * column.dof + k][lane];
+      for (int a = 0; a < axes; ++a) {
+        T sum[2] = {};
+        for (int k = 0; k < 6; ++k) sum[k % 2] += wrench[a][k] * motion[k];
+        power[a] = sum[0] + sum[1];
+      }
+      for (int64_t r = 0; r < count; ++r) {
+        const int64_t axis = s.row_axis[first + r];
+        const T along = axis ? f.edge[axis * s.rows + first + r] * power[axis] : T(0);
+        slot[size_t(r) * stride + size_t(column.dof)][lane] += power[0] + along;
+      }
+    }
+  }
+}
+
+template <class T>
+void pack_cdof(const Factors<T>& f, const Turn& turn, Vec<T>* const* cdof) {
+  const int64_t nv = f.system->nv;
+  for (int k = 0; k < 6; ++k) {
+    for (int64_t j = 0; j < nv; ++j) {
+      const T* source = f.cdof + (k * nv + j) * f.worlds + turn.world;
+      for (int g = 0; g < turn.groups; ++g) {
+        cdof[g][j * 6 + k] = load<T>(source + g * kLanes<T>, count_of<T>(turn, g));
+      }
+    }
+  }
+}
+
+// Gives a constraint of a world its slots: one row of a limit, all rows of a contact.
+template <class T>
+inline void add_entry(Rows<T>& rows, const Factors<T>& f, int64_t constraint, int lane, T weight) {
+  const System& s = *f.system;
+  const int64_t contact = constraint - s.limits;
+  const int64_t count = contact < 0 ? 1 : s.contact_row[contact + 1] - s.contact_row[contact];
+  const uint64_t blocks = s.blocks[size_t(constraint)];
+  rows.entries[rows.entry_count++] = {int(constraint), rows.filled[lane], lane};
+  rows.constrained[lane] = -1;
+  for (int64_t r = 0; r < count; ++r) {
+    const int slot = rows.filled[lane]++;
+    if (slot == rows.count) {
+      rows.blocks[slot] = 0;
+      rows.weight[slot] = rows.aref[slot] = rows.damping[slot] = Vec<T>{};
+      ++rows.count;
+    }
+    rows.blocks[slot] |= blocks;
+    rows.weight[slot][lane] = weight;
+    rows.damping[slot][lane] = f.damping[constraint];
+  }
+}
+
+// Lists the constraints with weight of each group of a turn, and asks for what makes them. Returns whether there are any
+// contacts.
+template <class T>
+bool list_rows(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups) {
+  const System& s = *f.system;
+  bool contacts = false;
+  const size_t total = s.order.size();
+  for (int g = 0; g < turn.groups; ++g) clear<T>(*groups[g]);
+  for (size_t o = 0; o < total; ++o) {
+    const int64_t i = s.order[o], ahead = o + kAhead < total ? s.order[o + kAhead] : i;
+    for (int g = 0; g < turn.groups; ++g) {
+      const int64_t world = turn.world + g * kLanes<T>;
+      const int count = count_of<T>(turn, g);
+      prefetch(f.weight + ahead * f.worlds + world);
+      const Vec<T> w = load<T>(f.weight + i * f.worlds + world, count);
+      if (!any<T>(w != 0)) continue;
+      for (int lane = 0; lane < count; ++lane) {
+        if (w[lane] != 0) add_entry<T>(*groups[g], f, i, lane, w[lane]);
+      }
+      prefetch(f.reference + i * f.worlds + world);
+      if (i < s.limits) continue;
+      contacts = true;
+      for (int64_t k = 0; k < 3; ++k) prefetch(f.pos + (k * s.contacts + i - s.limits) * f.worlds + world);
+      for (int64_t k = 0; k < 9; ++k) prefetch(f.frame + (k * s.contacts + i - s.limits) * f.worlds + world);
+    }
+  }
+  return contacts;
+}
+
+// The rows of each group of a turn that are active, with their reference at the velocity: aref = ref - damping J qvel.
+// `velocity` is scratch, one number a dof.
+template <class T>
+void pack_factored(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups, Vec<T>* const* cdof,
+                   Vec<T>* velocity) {
+  const System& s = *f.system;
+  const int nb = tiles(s.nv);
+  const size_t stride = size_t(nb) * kTile;
+  if (list_rows<T>(f, turn, groups)) pack_cdof<T>(f, turn, cdof);
+  for (int g = 0; g < turn.groups; ++g) {
+    Rows<T>& rows = *groups[g];
+    for (int k = 0; k < rows.count; ++k) {
+      Vec<T>* slot = rows.jac + k * stride;
+      for (int c = 0; c < nb * kTile; ++c) {
+        if (has_block(rows.blocks[k], c / kTile)) slot[c] = Vec<T>{};
+      }
+    }
+    for (int e = 0; e < rows.entry_count; ++e) {
+      const Entry entry = rows.entries[e];
+      const int64_t world = turn.world + g * kLanes<T> + entry.lane, contact = entry.constraint - s.limits;
+      Vec<T>* slot = rows.jac + entry.slot * stride;
+      const T reference = f.reference[entry.constraint * f.worlds + world];
+      if (contact < 0) {
+        rows.aref[entry.slot][entry.lane] = reference;
+        pack_limit<T>(f, entry.constraint, world, entry.lane, slot);
+        continue;
+      }
+      for (int64_t r = s.contact_row[contact]; r < s.contact_row[contact + 1]; ++r) {
+        rows.aref[entry.slot + r - s.contact_row[contact]][entry.lane] = reference;
+      }
+      pack_contact<T>(f, contact, world, entry.lane, cdof[g], slot, stride);
+    }
+    if (!rows.count) continue;
+    const int64_t world = turn.world + g * kLanes<T>;
+    load_vector<T>(f.qvel + world, s.nv, f.worlds, count_of<T>(turn, g), velocity, nb * kTile);
+    row_products<T>(rows, velocity, rows.rate, nb);
+    for (int k = 0; k < rows.count; ++k) rows.aref[k] -= rows.damping[k] * rows.rate[k];
+  }
+}
+
+}  // namespace

@@ -1,0 +1,230 @@
+// The operators' CPU kernels, one world per SIMD lane.
+//
+// Tensors have the world as their last dimension, of stride 1. A group is as many worlds as a register holds. Its data
+// is copied to a compact workspace, where every number is a register wide ("Vec"), so the code reads as if for one
+// world; masks keep the worlds of a group apart where their paths differ. A few neighbouring groups are copied at once
+// (a "turn"), since their numbers share memory pages. The algorithms are those of solver/newton.py and solver/mass.py.
+//
+// This is one translation unit; its parts are, in this order, torch_api.h, structure.h, combine.h, simd.h, mass.h,
+// matrix.h, rows.h, factors.h, line_search.h, newton.h and workspace.h. An operator takes the dispatcher's stack of
+// arguments, each a handle or an integer, and leaves its results there. Plain C interface at the end of this file.
+
+#include "combine.h"
+#include "workspace.h"
+
+namespace {
+
+template <class T>
+struct Element {
+  using type = T;
+};
+
+// Calls body with the element type of a tensor: float or double.
+template <class Body>
+void with_type(const Input& x, const Body& body) {
+  if (x.dtype == torch.float64) {
+    body(Element<double>{});
+  } else if (x.dtype == torch.float32) {
+    body(Element<float>{});
+  } else {
+    throw std::runtime_error("mujoco_torch: tensors must be float32 or float64");
+  }
+}
+
+// combine(x, pattern) -> Tensor
+void combine_op(uint64_t* stack) {
+  const Input x(stack[0]);
+  const Pattern& p = patterns.find(int64_t(stack[1]));
+  std::vector<int64_t> sizes = x.shape;
+  const size_t items = sizes.size() - 2;
+  if (x.shape.size() < 2 || x.shape[items] != p.columns) throw std::runtime_error("mujoco_torch: combine: wrong shape");
+  int64_t lead = 1;
+  for (size_t i = 0; i < items; ++i) lead *= x.shape[i];
+  sizes[items] = p.rows;
+  Output out(sizes, x.dtype);
+  with_type(x, [&](auto type) {
+    using T = typename decltype(type)::type;
+    combine<T>(p, x.as<T>(), out.as<T>(), lead, x.worlds());
+  });
+  stack[0] = out.release();
+}
+
+// mass_matrix(crb, cdof, armature, system) -> Tensor
+void mass_matrix_op(uint64_t* stack) {
+  const Input crb(stack[0]), cdof(stack[1]), armature(stack[2]);
+  const System& s = systems.find(int64_t(stack[3]));
+  const int64_t worlds = cdof.worlds();
+  crb.expect("crb", {10, s.nbody, worlds});
+  cdof.expect("cdof", {6, s.nv, worlds});
+  armature.expect("armature", {s.nv, 1});
+  Output mass({s.nC(), worlds}, cdof.dtype);
+  with_type(cdof, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const T *c = crb.as<T>(), *v = cdof.as<T>(), *a = armature.as<T>();
+    T* out = mass.as<T>();
+    const int64_t groups = (worlds + kLanes<T> - 1) / kLanes<T>;
+    parallel(groups, 8, [&](int64_t begin, int64_t end) {
+      for (int64_t g = begin; g < end; ++g) {
+        const int64_t world = g * kLanes<T>, left = worlds - world;
+        mass_matrix<T>(s, c, v, a, out, worlds, world, int(left < kLanes<T> ? left : kLanes<T>));
+      }
+    });
+  });
+  stack[0] = mass.release();
+}
+
+// factor_m(M, system) -> (Tensor, Tensor)
+void factor_m_op(uint64_t* stack) {
+  const Input mass(stack[0]);
+  const System& s = systems.find(int64_t(stack[1]));
+  const int64_t worlds = mass.worlds(), nC = s.nC();
+  mass.expect("M", {nC, worlds});
+  Output factor({nC, worlds}, mass.dtype), inverse({s.nv, worlds}, mass.dtype);
+  with_type(mass, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const T* m = mass.as<T>();
+    T *l = factor.as<T>(), *d = inverse.as<T>();
+    for_turns<T>(s.nv, nC, 0, worlds, [&](Work<T>* works, const Turn& turn) {
+      for (int g = 0; g < turn.groups; ++g) {
+        Work<T>& w = works[g];
+        const int64_t world = turn.world + g * kLanes<T>;
+        const int count = count_of<T>(turn, g);
+        load_vector<T>(m + world, nC, worlds, count, w.sparse, int(nC));
+        factorize_sparse<T>(s, w.sparse, w.inverse);
+        store_vector<T>(l + world, w.sparse, nC, worlds, count);
+        store_vector<T>(d + world, w.inverse, s.nv, worlds, count);
+      }
+    });
+  });
+  stack[0] = factor.release();
+  stack[1] = inverse.release();
+}
+
+// solve_m(qLD, qLDiagInv, b, system) -> Tensor
+void solve_m_op(uint64_t* stack) {
+  const Input factor(stack[0]), inverse(stack[1]), b(stack[2]);
+  const System& s = systems.find(int64_t(stack[3]));
+  const int64_t worlds = b.worlds(), nC = s.nC();
+  factor.expect("qLD", {nC, worlds});
+  inverse.expect("qLDiagInv", {s.nv, worlds});
+  b.expect("b", {s.nv, worlds});
+  Output out({s.nv, worlds}, b.dtype);
+  with_type(b, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const T *l = factor.as<T>(), *d = inverse.as<T>(), *right = b.as<T>();
+    T* x = out.as<T>();
+    for_turns<T>(s.nv, nC, 0, worlds, [&](Work<T>* works, const Turn& turn) {
+      for (int g = 0; g < turn.groups; ++g) {
+        Work<T>& w = works[g];
+        const int64_t world = turn.world + g * kLanes<T>;
+        const int count = count_of<T>(turn, g);
+        load_vector<T>(l + world, nC, worlds, count, w.sparse, int(nC));
+        load_vector<T>(d + world, s.nv, worlds, count, w.inverse, int(s.nv));
+        load_vector<T>(right + world, s.nv, worlds, count, w.search, int(s.nv));
+        substitute_sparse<T>(s, w.sparse, w.inverse, w.search);
+        store_vector<T>(x + world, w.search, s.nv, worlds, count);
+      }
+    });
+  });
+  stack[0] = out.release();
+}
+
+// hessian_solve(M, J, w, b) -> Tensor, of dense M (nv, nv, B) and J (nefc, nv, B)
+void hessian_solve_op(uint64_t* stack) {
+  const Input mass(stack[0]), jac(stack[1]), weight(stack[2]), b(stack[3]);
+  const int64_t nv = b.shape[0], nefc = jac.shape[0], worlds = b.worlds();
+  mass.expect("M", {nv, nv, worlds});
+  jac.expect("J", {nefc, nv, worlds});
+  weight.expect("w", {nefc, worlds});
+  b.expect("b", {nv, worlds});
+  Output out({nv, worlds}, b.dtype);
+  with_type(b, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const T *m = mass.as<T>(), *j = jac.as<T>(), *weights = weight.as<T>(), *right = b.as<T>();
+    T* x = out.as<T>();
+    for_turns<T>(nv, 0, nefc, worlds, [&](Work<T>* works, const Turn& turn) {
+      const int nb = tiles(nv);
+      Vec<T>* masses[kTurn];
+      Rows<T>* rows[kTurn];
+      for (int g = 0; g < turn.groups; ++g) {
+        masses[g] = works[g].mass;
+        rows[g] = &works[g].rows;
+      }
+      pack_symmetric<T>(m, nv, worlds, turn, masses);
+      pack_dense<T>(j, weights, nv, nefc, worlds, turn, rows);
+      for (int g = 0; g < turn.groups; ++g) {
+        Work<T>& w = works[g];
+        const int64_t world = turn.world + g * kLanes<T>;
+        const int count = count_of<T>(turn, g);
+        for (int k = 0; k < rows[g]->count; ++k) rows[g]->stiffness[k] = rows[g]->weight[k];
+        assemble<T>(*rows[g], w.mass, w.hessian, nb);
+        factorize<T>(w.hessian, w.inverse, w.panel, nb);
+        load_vector<T>(right + world, nv, worlds, count, w.search, nb * kTile);
+        substitute<T>(w.hessian, w.inverse, w.search, nb);
+        store_vector<T>(x + world, w.search, nv, worlds, count);
+      }
+    });
+  });
+  stack[0] = out.release();
+}
+
+// solve(M, cdof, subtree_com, contact_pos, contact_frame, row_edge, limit_axis, D, reference, damping, qvel,
+//       qfrc_smooth, qacc_smooth, qacc_warmstart, system) -> (Tensor, Tensor, Tensor)
+void solve_op(uint64_t* stack) {
+  const Input mass(stack[0]), cdof(stack[1]), com(stack[2]), pos(stack[3]), frame(stack[4]), edge(stack[5]),
+      axis(stack[6]), weight(stack[7]), reference(stack[8]), damping(stack[9]), qvel(stack[10]), force(stack[11]),
+      smooth(stack[12]), warmstart(stack[13]);
+  const System& s = systems.find(int64_t(stack[14]));
+  const int64_t nv = s.nv, worlds = force.worlds(), constraints = s.constraints();
+  mass.expect("M", {s.nC(), worlds});
+  cdof.expect("cdof", {6, nv, worlds});
+  com.expect("subtree_com", {3, s.nbody, worlds});
+  pos.expect("contact_pos", {3, s.contacts, worlds});
+  frame.expect("contact_frame", {9, s.contacts, worlds});
+  edge.expect("row_edge", {s.axes, s.rows, 1});
+  axis.expect("limit_axis", {3, s.limits, axis.worlds() == 1 ? 1 : worlds});
+  weight.expect("D", {constraints, worlds});
+  reference.expect("reference", {constraints, worlds});
+  damping.expect("damping", {constraints, 1});
+  for (const Input* x : {&qvel, &force, &smooth, &warmstart}) x->expect("a vector of the joint space", {nv, worlds});
+  Output qacc({nv, worlds}, mass.dtype), qfrc({nv, worlds}, mass.dtype), niter({worlds}, torch.int32);
+  with_type(mass, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Factors<T> factors{&s, cdof.as<T>(), com.as<T>(), pos.as<T>(), frame.as<T>(), edge.as<T>(), axis.as<T>(),
+                             weight.as<T>(), reference.as<T>(), damping.as<T>(), qvel.as<T>(), worlds,
+                             axis.worlds() == 1};
+    const Problem<T> problem{&s, factors, mass.as<T>(), force.as<T>(), smooth.as<T>(), warmstart.as<T>(),
+                             qacc.as<T>(), qfrc.as<T>(), niter.as<int32_t>(), worlds};
+    for_turns<T>(nv, s.nC(), s.all_rows(), worlds,
+                 [&](Work<T>* works, const Turn& turn) { solve_turn<T>(problem, works, turn); });
+  });
+  stack[0] = qacc.release();
+  stack[1] = qfrc.release();
+  stack[2] = niter.release();
+}
+
+}  // namespace
+
+extern "C" {
+
+void mjt_bind(const Torch* functions) { torch = *functions; }
+
+void mjt_pattern(int64_t key, const PatternSpec* spec) { patterns.add(key, std::make_unique<Pattern>(*spec)); }
+
+void mjt_system(int64_t key, const SystemSpec* spec) {
+  auto system = std::make_unique<System>(*spec);
+  system->list_blocks([](int64_t dof) { return block_bit(int(dof / kTile)); });
+  systems.add(key, std::move(system));
+}
+
+#define MJT_OPERATOR(name) \
+  void mjt_##name(uint64_t* stack, uint64_t, uint64_t) { name##_op(stack); }
+
+MJT_OPERATOR(combine)
+MJT_OPERATOR(mass_matrix)
+MJT_OPERATOR(factor_m)
+MJT_OPERATOR(solve_m)
+MJT_OPERATOR(hessian_solve)
+MJT_OPERATOR(solve)
+
+}  // extern "C"

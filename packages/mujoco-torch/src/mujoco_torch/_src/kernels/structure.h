@@ -1,0 +1,122 @@
+// What does not change between calls: sparse patterns and the structure of a model, told once and found by number.
+
+#pragma once
+
+#include <cstdint>
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <stdexcept>
+#include <unordered_map>
+#include <vector>
+
+namespace {
+
+// What Python passes: `_Pattern` in __init__.py has the same fields in the same order.
+struct PatternSpec {
+  int64_t rows, columns;
+  const int64_t *start, *column;
+  const double* value;
+};
+
+// A sparse constant matrix by rows.
+struct Pattern {
+  int64_t rows, columns;
+  std::vector<int64_t> start, column;
+  std::vector<double> value;
+
+  explicit Pattern(const PatternSpec& s)
+      : rows(s.rows), columns(s.columns), start(s.start, s.start + s.rows + 1),
+        column(s.column, s.column + s.start[s.rows]), value(s.value, s.value + s.start[s.rows]) {}
+};
+
+// What Python passes: `_System` in __init__.py has the same fields in the same order.
+struct SystemSpec {
+  int64_t nv, nbody, limits, contacts, rows, axes, iterations, ls_iterations;
+  double tolerance, ls_tolerance;
+  const int64_t *M_rowadr, *M_rownnz, *M_colind, *dof_bodyid;
+  const int64_t *limit_dof, *limit_size;
+  const int64_t *row_axis;                            // of each contact row
+  const int64_t *contact_row;                         // first row of each contact, then their number
+  const int64_t *side_start, *side_root;              // the sides of each contact, and the tree each is described in
+  const int64_t *column_start, *column_dof, *column_sign;  // the dofs of each side
+};
+
+struct Column {
+  int dof, sign;
+};
+
+// The structure of the constraint problem of a model. Constraints are its limits, then its contacts.
+struct System {
+  int64_t nv, nbody, limits, contacts, rows, axes, iterations, ls_iterations;
+  double tolerance, ls_tolerance;
+  std::vector<int64_t> M_rowadr, M_rownnz, M_colind, dof_bodyid, limit_dof, limit_size, row_axis, contact_row;
+  std::vector<int64_t> side_start, side_root, column_start;
+  std::vector<Column> columns;
+  std::vector<uint64_t> blocks;  // tile columns of J that a constraint touches
+  std::vector<int> order;        // of filling the slots
+
+  explicit System(const SystemSpec& s)
+      : nv(s.nv), nbody(s.nbody), limits(s.limits), contacts(s.contacts), rows(s.rows), axes(s.axes),
+        iterations(s.iterations), ls_iterations(s.ls_iterations), tolerance(s.tolerance),
+        ls_tolerance(s.ls_tolerance), M_rowadr(s.M_rowadr, s.M_rowadr + s.nv),
+        M_rownnz(s.M_rownnz, s.M_rownnz + s.nv), dof_bodyid(s.dof_bodyid, s.dof_bodyid + s.nv),
+        limit_dof(s.limit_dof, s.limit_dof + s.limits), limit_size(s.limit_size, s.limit_size + s.limits),
+        row_axis(s.row_axis, s.row_axis + s.rows), contact_row(s.contact_row, s.contact_row + s.contacts + 1),
+        side_start(s.side_start, s.side_start + s.contacts + 1),
+        side_root(s.side_root, s.side_root + s.side_start[s.contacts]),
+        column_start(s.column_start, s.column_start + s.side_start[s.contacts] + 1) {
+    M_colind.assign(s.M_colind, s.M_colind + nC());
+    for (int64_t e = 0; e < column_start.back(); ++e) columns.push_back({int(s.column_dof[e]), int(s.column_sign[e])});
+  }
+
+  int64_t nC() const { return nv ? M_rowadr[nv - 1] + M_rownnz[nv - 1] : 0; }
+  int64_t constraints() const { return limits + contacts; }
+  int64_t all_rows() const { return limits + rows; }
+
+  // Constraints of many blocks first, so that the worlds' rows in a slot are alike (humanoid: the slots of a group then
+  // add to 340 tiles of H in all, in the order of rows to 410).
+  template <class Bit>
+  void list_blocks(const Bit& block_bit) {
+    blocks.assign(size_t(constraints()), 0);
+    for (int64_t r = 0; r < limits; ++r) {
+      for (int64_t k = 0; k < limit_size[r]; ++k) blocks[r] |= block_bit(limit_dof[r] + k);
+    }
+    for (int64_t c = 0; c < contacts; ++c) {
+      for (int64_t e = column_start[side_start[c]]; e < column_start[side_start[c + 1]]; ++e) {
+        blocks[limits + c] |= block_bit(columns[e].dof);
+      }
+    }
+    order.resize(blocks.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [this](int a, int b) {
+      return __builtin_popcountll(blocks[a]) > __builtin_popcountll(blocks[b]);
+    });
+  }
+};
+
+// Things told once, for the life of the process, under a number made of their content.
+template <class X>
+class Registry {
+ public:
+  void add(int64_t key, std::unique_ptr<X> value) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    known_.emplace(key, std::move(value));
+  }
+  const X& find(int64_t key) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    const auto at = known_.find(key);
+    if (at == known_.end()) throw std::runtime_error("mujoco_torch: an operator was given an unknown structure");
+    return *at->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<int64_t, std::unique_ptr<X>> known_;
+};
+
+Registry<Pattern> patterns;
+Registry<System> systems;
+
+}  // namespace
