@@ -4,6 +4,7 @@ from mujoco_torch._src.actuation import fwd_actuation
 from mujoco_torch._src.bias import rne
 from mujoco_torch._src.check import Finding, check
 from mujoco_torch._src.com import com_pos, com_vel
+from mujoco_torch._src.compile import compile  # noqa: A004  (the name torch gives it)
 from mujoco_torch._src.constraint import make_constraint
 from mujoco_torch._src.contact import collision
 from mujoco_torch._src.errors import ArgumentError, MujocoTorchError, StateError, UnsupportedModelError
@@ -15,7 +16,7 @@ from mujoco_torch._src.forward import (
     solve,
 )
 from mujoco_torch._src.inertia import crb, factor_m
-from mujoco_torch._src.integrate import euler, rungekutta4, step
+from mujoco_torch._src.integrate import euler, rollout, rungekutta4, step
 from mujoco_torch._src.io import device_put, get_data_into, make_data, put_data, put_model
 from mujoco_torch._src.kinematics import camlight, kinematics
 from mujoco_torch._src.passive import passive
@@ -43,6 +44,7 @@ __all__ = [
     "collision",
     "com_pos",
     "com_vel",
+    "compile",
     "crb",
     "device_put",
     "efc_jacobian",
@@ -65,6 +67,7 @@ __all__ = [
     "put_data",
     "put_model",
     "rne",
+    "rollout",
     "rungekutta4",
     "solve",
     "step",

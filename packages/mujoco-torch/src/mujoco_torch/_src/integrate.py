@@ -1,14 +1,21 @@
-"""Integrators and the step (``mj_Euler``, ``mj_RungeKutta``, ``mj_step``)."""
+"""Integrators, the step and the rollout (``mj_Euler``, ``mj_RungeKutta``, ``mj_step``)."""
 
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from mujoco_torch._src import spatial
 from mujoco_torch._src.enums import IntegratorType
+from mujoco_torch._src.errors import ArgumentError, StateError
 from mujoco_torch._src.forward import INPUTS, forward
 from mujoco_torch._src.inertia import factor_m, solve_m
 from mujoco_torch._src.kinematics import joint_quats
+from mujoco_torch._src.layout import FIELDS, STATE
 from mujoco_torch._src.stage import ALL, public
-from mujoco_torch._src.types import InsideData, InsideModel
+from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, read_field, replace_fields, shape_of
 
 ADVANCED = ("time", "qpos", "qvel", "act", "qacc_warmstart")
 
@@ -51,7 +58,9 @@ def euler(m: InsideModel, d: InsideData) -> InsideData:
     return _advance(m, d, solve_m(m, damped, d.qfrc_smooth + d.qfrc_constraint))
 
 
-RK4_STAGES = (0.5, 0.5, 1.0)  # the fraction of the step after which stages 2 to 4 are evaluated
+# The fraction of the step after which stages 2 to 4 are evaluated, and what the slopes of stages 1 to 3 count.
+RK4_FRACTIONS = (0.5, 0.5, 1.0)
+RK4_WEIGHTS = (1.0, 2.0, 2.0)
 
 
 @public(reads=(*INPUTS, "qacc"), writes=ALL)
@@ -64,25 +73,55 @@ def rungekutta4(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: the dynamics of ``d`` do not fit the model.
     """
-    start = d
-    h = m.timestep
-    velocity, acceleration = d.qvel, d.qacc
-    qvel_sum, qacc_sum = velocity, acceleration
-    for fraction, weight in zip(RK4_STAGES, (2.0, 2.0, 1.0), strict=True):
-        step = fraction * h
-        moved = step * velocity
-        d = d.replace(
-            time=start.time + step,
-            qpos=integrate_pos(m, start.qpos, velocity, step),
-            qvel=start.qvel + step * acceleration,
-        )
+    d = rk4_begin(m, d)
+    for weight, fraction in zip(RK4_WEIGHTS, RK4_FRACTIONS, strict=True):
+        d = rk4_stage(m, d.replace(rk_weight=weight, rk_fraction=fraction))
         d = forward.inside(m, d)
-        velocity, acceleration = _pull_back(m, moved, d.qvel), d.qacc
-        qvel_sum, qacc_sum = qvel_sum + weight * velocity, qacc_sum + weight * acceleration
-    d = d.replace(time=start.time, qpos=start.qpos, qvel=start.qvel)
-    qacc = qacc_sum / 6.0
-    # As in C: qacc is that of the whole step, the next solve starts from that of the last stage.
-    return _advance(m, d, qacc, qvel_sum / 6.0).replace(qacc=qacc)
+    return rk4_end(m, d)
+
+
+# What a step carries from stage to stage beside the fields of Data: the state it started from, the displacement from
+# there to the present stage, and the slopes so far.
+RK4_CARRIED = ("rk_time", "rk_qpos", "rk_qvel", "rk_moved", "rk_qvel_sum", "rk_qacc_sum")
+
+
+def rk4_begin(m: InsideModel, d: InsideData) -> InsideData:
+    """Start of a step: nothing moved, no slopes."""
+    none = torch.zeros_like(d.qvel)
+    return d.replace(
+        rk_time=d.time, rk_qpos=d.qpos, rk_qvel=d.qvel, rk_moved=none, rk_qvel_sum=none, rk_qacc_sum=none
+    )
+
+
+def rk4_stage(m: InsideModel, d: InsideData) -> InsideData:
+    """Count the slopes of the present stage with ``rk_weight``, and move along them by ``rk_fraction`` of the step."""
+    d, velocity = _count_slopes(m, d, d.rk_weight)
+    step = d.rk_fraction * m.timestep
+    return d.replace(
+        time=d.rk_time + step,
+        qpos=integrate_pos(m, d.rk_qpos, velocity, step),
+        qvel=d.rk_qvel + step * d.qacc,
+        rk_moved=step * velocity,
+    )
+
+
+def rk4_end(m: InsideModel, d: InsideData) -> InsideData:
+    """The whole step along the mean of the slopes.
+
+    As in C, ``qacc`` is that of the whole step, and the next solve starts from that of the last stage.
+    """
+    d, _ = _count_slopes(m, d, 1.0)
+    qacc = d.rk_qacc_sum / 6.0
+    d = d.replace(time=d.rk_time, qpos=d.rk_qpos, qvel=d.rk_qvel)
+    return _advance(m, d, qacc, d.rk_qvel_sum / 6.0).replace(qacc=qacc)
+
+
+def _count_slopes(m: InsideModel, d: InsideData, weight) -> tuple[InsideData, Tensor]:
+    velocity = _pull_back(m, d.rk_moved, d.qvel)
+    d = d.replace(
+        rk_qvel_sum=d.rk_qvel_sum + weight * velocity, rk_qacc_sum=d.rk_qacc_sum + weight * d.qacc
+    )
+    return d, velocity
 
 
 def _pull_back(m: InsideModel, moved: Tensor, qvel: Tensor) -> Tensor:
@@ -98,22 +137,114 @@ def _pull_back(m: InsideModel, moved: Tensor, qvel: Tensor) -> Tensor:
 
 
 @public(reads=INPUTS, writes=ALL)
-def step(m: InsideModel, d: InsideData) -> InsideData:
-    """Advance every world by one time step (``mj_step``).
+def _step(m: InsideModel, d: InsideData) -> InsideData:
+    d = forward.inside(m, d)
+    if m.integrator == IntegratorType.RK4:
+        return rungekutta4.inside(m, d)
+    return euler.inside(m, d)
 
-    Functional: returns a new Data, ``d`` is unchanged. One graph under ``torch.compile(step, fullgraph=True)``.
+
+def step(m: Model, d: Data, nsteps: int = 1) -> Data:
+    """Advance every world by ``nsteps`` time steps (``mj_step``).
+
+    Functional: returns a new Data, ``d`` is unchanged. One graph under ``torch.compile(step, fullgraph=True)``, where
+    several steps are several times the graph; ``mujoco_torch.compile(step)`` compiles once, whatever their number.
 
     Args:
       m: the model.
       d: the state, one world or a batch; only the state fields (time to xfrc_applied) are read.
+      nsteps: the number of steps, at least 1, with the same controls and applied forces.
 
     Departures from C:
       1. A world with a NaN keeps it instead of being reset; other worlds are not touched.
 
     Raises:
       StateError: the state does not fit the model in batch size, shape, dtype or device.
+      ArgumentError: ``nsteps`` is not a positive number.
     """
-    d = forward.inside(m, d)
-    if m.integrator == IntegratorType.RK4:
-        return rungekutta4.inside(m, d)
-    return euler.inside(m, d)
+    check_nsteps(nsteps)
+    for _ in range(nsteps):
+        d = _step(m, d)
+    return d
+
+
+step.inside = _step.inside
+
+
+def check_nsteps(nsteps: int) -> None:
+    """Raise ArgumentError unless it is a number of steps."""
+    if not isinstance(nsteps, int) or nsteps < 1:
+        raise ArgumentError(f"nsteps is {nsteps!r}; it must be a positive integer")
+
+
+def rollout(
+    m: Model,
+    d: Data,
+    controls: Tensor,
+    keep: Sequence[str] = ("qpos", "qvel"),
+    *,
+    step: Callable[[Model, Data], Data] = step,
+) -> tuple[Data, TensorDict]:
+    """Step through controls, and keep fields of every step (``mujoco.rollout``).
+
+    Args:
+      m: the model.
+      d: the state to start from, one world or a batch.
+      controls: ``ctrl`` of each step, ``(nworld, nstep, nu)``, or ``(nstep, nu)`` for one world.
+      keep: names of the fields of Data to keep, after each step.
+      step: what makes a step, for instance ``torch.compile(step)``.
+
+    Returns:
+      the state at the end, and the kept fields, ``(nworld, nstep, ...)`` each. Other derived fields of the state are
+      not computed and hold NaN (integers: -1).
+
+    Raises:
+      StateError: the state or the controls do not fit the model.
+      ArgumentError: there is no such field.
+    """
+    check_controls(m, d, controls)
+    check_keep(keep)
+    steps = []
+    for ctrl in controls.unbind(-2):
+        d = step(m, d.replace(ctrl=ctrl))
+        steps.append([read_field(d, name) for name in keep])
+    at = len(d.batch_size)
+    kept = {name: torch.stack(x, at) for name, x in zip(keep, zip(*steps, strict=True), strict=True)}
+    return without(m, d, keep), TensorDict(kept, batch_size=(*d.batch_size, len(steps)))
+
+
+def check_controls(m: Model, d: Data, controls: Tensor) -> None:
+    """Raise StateError unless the controls fit the model and the state."""
+    if controls.dim() != len(d.batch_size) + 2 or controls.shape[-1] != m.nu or controls.shape[:-2] != d.batch_size:
+        raise StateError(
+            f"controls have shape {tuple(controls.shape)}, the model and the state need "
+            f"{(*d.batch_size, 'nstep', m.nu)}"
+        )
+    if controls.shape[-2] < 1:
+        raise StateError("controls have no step; give at least one")
+    if controls.dtype != m.dtype or controls.device != m.device:
+        raise StateError(
+            f"controls are {controls.dtype} on {controls.device}, the model is {m.dtype} on {m.device}"
+        )
+
+
+def check_keep(keep: Sequence[str]) -> None:
+    """Raise ArgumentError unless all are names of fields."""
+    unknown = [name for name in keep if name not in FIELDS]
+    if isinstance(keep, str) or unknown:
+        raise ArgumentError(
+            f"keep is {keep!r}; it must list fields of Data: {', '.join(FIELDS)} (contact_* for those of d.contact)"
+        )
+
+
+def without(m: Model, d: Data, keep: Sequence[str]) -> Data:
+    """The state with derived fields marked as not computed, except those kept."""
+    gone = [name for name in FIELDS if name not in STATE and name not in keep]
+    return replace_fields(d, {name: not_computed(m, name, d.batch_size) for name in gone})
+
+
+def not_computed(m: Model, name: str, batch_size: torch.Size) -> Tensor:
+    """What a field holds that was not asked for: NaN, or -1, without memory of its own for each world."""
+    field = FIELDS[name]
+    mark = torch.tensor(-1 if field.integer else math.nan, dtype=torch.int32 if field.integer else m.dtype)
+    return mark.to(m.device).expand(*batch_size, *shape_of(m.topology, field))

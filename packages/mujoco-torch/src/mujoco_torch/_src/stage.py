@@ -134,11 +134,11 @@ def _enter(
     batch = like.shape[:1] if batched else ()
     if x is None:
         x = params.new_zeros((*batch, *shape))
-    _check_fits(name, x, (*batch, *shape), field, params)
+    check_fits(name, x, (*batch, *shape), field, params)
     return layout.to_inside(field, x if batched else x.unsqueeze(0))
 
 
-def _check_fits(name: str, x: Tensor, shape: tuple[int, ...], field: layout.Field, params: Tensor) -> None:
+def check_fits(name: str, x: Tensor, shape: tuple[int, ...], field: layout.Field, params: Tensor) -> None:
     """Raise StateError unless a field has the shape, dtype and device that the model needs."""
     if tuple(x.shape) != shape:
         raise StateError(f"Data.{name} has shape {tuple(x.shape)}, the model needs {shape}")

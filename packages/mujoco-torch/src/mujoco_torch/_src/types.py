@@ -82,17 +82,17 @@ class InsideData:
     """
 
     def __init__(self, fields: dict[str, Any]) -> None:
-        self._fields = fields
+        self.fields = fields
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return self._fields[name]
+            return self.fields[name]
         except KeyError:
             raise AttributeError(f"field {name!r} is not computed yet at this stage") from None
 
     def replace(self, **fields: Any) -> "InsideData":
         """The same record with some fields new."""
-        return InsideData({**self._fields, **{name: _whole(x) for name, x in fields.items()}})
+        return InsideData({**self.fields, **{name: _whole(x) for name, x in fields.items()}})
 
 
 def _whole(x: Any) -> Any:

@@ -1,0 +1,373 @@
+"""``compile``: a step in cache-sized blocks of worlds on a CPU, one graph on a GPU.
+
+On a CPU one call over thousands of worlds waits for memory, and Inductor's Python wrapper holds the interpreter's lock.
+So the worlds go in blocks, one thread each, through Inductor's C++ wrapper; a block stays in the cache from the first
+line of the step to the last, and over all substeps. The compiled functions have no guards: ``_Worlds`` checks a Data
+as a whole, once a call.
+"""
+
+import functools
+import itertools
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from mujoco_torch._src import layout
+from mujoco_torch._src.enums import IntegratorType
+from mujoco_torch._src.errors import ArgumentError
+from mujoco_torch._src.forward import forward
+from mujoco_torch._src.integrate import (
+    ADVANCED,
+    RK4_CARRIED,
+    RK4_FRACTIONS,
+    RK4_WEIGHTS,
+    check_controls,
+    check_keep,
+    check_nsteps,
+    not_computed,
+    rk4_begin,
+    rk4_end,
+    rk4_stage,
+    rollout,
+    step,
+)
+from mujoco_torch._src.stage import ALL, check_fits
+from mujoco_torch._src.topology import Topology
+from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, new_data, read_field, shape_of
+
+BLOCK = 256
+"""Worlds in a block, unless there are fewer."""
+
+Inside = Callable[[InsideModel, InsideData], InsideData]
+Values = dict[str, Tensor]
+
+
+class _Piece:
+    """A function of a block of worlds, compiled without guards, from named inside tensors to named inside tensors."""
+
+    _names = itertools.count()
+
+    def __init__(self, fn: Inside, m: Model, inputs: Sequence[str], outputs: Sequence[str], mode: str | None) -> None:
+        empty = set(m.topology.empty_fields.split())
+        self.inputs = tuple(name for name in inputs if name not in empty)
+        self.outputs = tuple(name for name in outputs if name not in empty)
+        digest, given, wanted = m.topology.digest, self.inputs, self.outputs
+
+        @torch.compiler.allow_in_graph
+        def core(params: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+            topology = Topology.of(digest)
+            fields = dict(zip(given, values, strict=True))
+            worlds = fields["time"].shape
+            for name in empty.intersection(layout.STATE):
+                fields[name] = params.new_zeros((*_inside_shape(topology, name), *worlds))
+            d = fn(InsideModel(topology, params), InsideData(fields))
+            return tuple([getattr(d, name) for name in wanted])
+
+        def run(params: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+            return core(params, *values)
+
+        # Dynamo keeps compiled functions by code object; without guards two pieces must not share one.
+        run.__code__ = run.__code__.replace(co_name=f"piece_{next(self._names)}")
+        options = dict(torch._inductor.list_mode_options(mode or "default"))
+        options |= {"cpp_wrapper": True, "cpp.threads": 1, "guard_filter_fn": _no_guards}
+        self._run = torch.compile(run, fullgraph=True, dynamic=False, options=options)
+
+    def __call__(self, params: Tensor, values: Values) -> Values:
+        outputs = self._run(params, *[values[name] for name in self.inputs])
+        return dict(zip(self.outputs, outputs, strict=True))
+
+
+def _no_guards(guards: Sequence[Any]) -> list[bool]:
+    return [False] * len(guards)
+
+
+def _inside_shape(topology: Topology, name: str) -> tuple[int, ...]:
+    field = layout.FIELDS[name]
+    shape = shape_of(topology, field)
+    if field.kind == "vector":
+        return shape[1], shape[0]
+    if field.kind == "matrix":
+        return 9, shape[0]
+    return shape
+
+
+class _Stepper:
+    """The pieces of a step of one model, for blocks of one size."""
+
+    def __init__(self, m: Model, keep: Sequence[str], mode: str | None) -> None:
+        self.m = m
+        state = [name for name in layout.STATE if name not in m.topology.empty_fields.split()]
+        kept = [name for name in keep if name not in layout.STATE]
+        make = functools.partial(_Piece, m=m, mode=mode)
+        if m.integrator == IntegratorType.RK4:
+            self._advance = self._runge_kutta
+            carried = ("time", "qpos", "qvel", "qacc", *RK4_CARRIED)
+            moved = ("time", "qpos", "qvel", *RK4_CARRIED[3:])
+            self._forward = make(forward.inside, inputs=state, outputs=("qacc",))
+            kept = [name for name in kept if name != "qacc"]
+            self._last = make(forward.inside, inputs=state, outputs=("qacc", *kept)) if kept else self._forward
+            self._stage = make(rk4_stage, inputs=(*carried, "rk_weight", "rk_fraction"), outputs=moved)
+            self._end = make(rk4_end, inputs=carried, outputs=(*ADVANCED, "qacc"))
+            self._numbers = {x: torch.tensor(x, dtype=m.dtype) for x in {*RK4_WEIGHTS, *RK4_FRACTIONS}}
+        else:
+            self._advance = self._euler
+            self._step = make(step.inside, inputs=state, outputs=ADVANCED)
+            self._last = make(step.inside, inputs=state, outputs=(*ADVANCED, *kept)) if kept else self._step
+
+    def advance(self, params: Tensor, values: Values, last: bool) -> Values:
+        """The block's values after one step; with the kept fields if it is the last."""
+        return self._advance(params, values, last)
+
+    def _euler(self, params: Tensor, values: Values, last: bool) -> Values:
+        return values | (self._last if last else self._step)(params, values)
+
+    def _runge_kutta(self, params: Tensor, values: Values, last: bool) -> Values:
+        values = values | self._forward(params, values)
+        values = rk4_begin(self.m, InsideData(values)).fields
+        for weight, fraction in zip(RK4_WEIGHTS, RK4_FRACTIONS, strict=True):
+            numbers = {"rk_weight": self._numbers[weight], "rk_fraction": self._numbers[fraction]}
+            values = values | self._stage(params, values | numbers)
+            final = last and fraction == RK4_FRACTIONS[-1]
+            values = values | (self._last if final else self._forward)(params, values)
+        return values | self._end(params, values)
+
+
+class _Pool:
+    """Threads that run blocks, each with one thread of torch's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._size = 0
+
+    def run(self, jobs: Sequence[Callable[[], None]]) -> None:
+        """Run all jobs on as many threads as torch would use here; raises what a job raised."""
+        for future in [self._threads(torch.get_num_threads()).submit(job) for job in jobs]:
+            future.result()
+
+    def _threads(self, size: int) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._executor is None or self._size != size:
+                if self._executor is not None:
+                    self._executor.shutdown(wait=False)
+                self._executor = ThreadPoolExecutor(size, "mujoco_torch", initializer=_prepare_thread)
+                self._size = size
+            return self._executor
+
+
+def _prepare_thread() -> None:
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+
+
+_pool = _Pool()
+os.register_at_fork(after_in_child=lambda: _pool.__init__())
+
+
+class _Worlds:
+    """What a call works on: the state of all worlds, where results go, and how they are cut into blocks."""
+
+    def __init__(self, m: Model, d: Data, keep: Sequence[str], block: int) -> None:
+        self.m = m
+        self.nworld = d.batch_size[0]
+        self.block = min(block, self.nworld)
+        state = [name for name in layout.STATE if name not in m.topology.empty_fields.split()]
+        self.inputs = {name: self._checked(d, name) for name in state}
+        self.outputs = {name: x.new_empty(x.shape) for name, x in self.inputs.items()}
+        for name in keep:
+            if name not in layout.STATE and name not in m.topology.empty_fields.split():
+                self.outputs[name] = self._new_output(name)
+
+    def _checked(self, d: Data, name: str) -> Tensor:
+        x, field = read_field(d, name), layout.FIELDS[name]
+        check_fits(name, x, (self.nworld, *shape_of(self.m.topology, field)), field, self.m.params)
+        return x
+
+    def _new_output(self, name: str) -> Tensor:
+        dtype = torch.int32 if layout.FIELDS[name].integer else self.m.dtype
+        return torch.empty((*_inside_shape(self.m.topology, name), self.nworld), dtype=dtype)
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """First world of each block, and the first that no block before has: a ragged last block overlaps another."""
+        starts = range(0, self.nworld - self.block + 1, self.block)
+        done = starts[-1] + self.block
+        ragged = [(self.nworld - self.block, done)] if done < self.nworld else []
+        return [*((start, start) for start in starts), *ragged]
+
+    def load(self, start: int) -> Values:
+        """State of a block, in the inside layout, contiguous."""
+        return {
+            name: layout.to_inside(layout.FIELDS[name], x[start : start + self.block]).contiguous()
+            for name, x in self.inputs.items()
+        }
+
+    def store(self, values: Values, start: int, first: int) -> None:
+        """Results of a block, from world `first` on."""
+        for name, target in self.outputs.items():
+            x = values[name][..., first - start :]
+            if name in layout.STATE:
+                target[first : start + self.block] = layout.to_public(layout.FIELDS[name], x)
+            else:
+                target[..., first : start + self.block] = x
+
+    def data(self) -> Data:
+        """The results as a Data."""
+        batch = torch.Size([self.nworld])
+        fields = {}
+        for name, field in layout.FIELDS.items():
+            x = self.outputs.get(name)
+            if x is None:
+                x = not_computed(self.m, name, batch)
+            elif name not in layout.STATE:
+                x = layout.to_public(field, x)
+            fields[name] = x
+        return new_data(fields, batch)
+
+
+class _Engine:
+    """Compiled steppers of the models that came along, and the calls that run them."""
+
+    def __init__(self, mode: str | None, keep: tuple[str, ...] | None, block: int) -> None:
+        self.mode = mode
+        self.keep = ALL if keep is None else keep
+        self.block = block
+        self._steppers: dict[tuple, _Stepper] = {}
+        self._plain = torch.compile(step, fullgraph=True, mode=mode)
+        self._wrapper = True
+
+    def step(self, m: Model, d: Data, nsteps: int = 1) -> Data:
+        """``step``, compiled."""
+        check_nsteps(nsteps)
+        if not self._in_blocks(m, d):
+            for _ in range(nsteps):
+                d = self._plain_step(m, d)
+            return d
+        if not d.batch_size:
+            return self.step(m, d.unsqueeze(0), nsteps)[0]
+        worlds = _Worlds(m, d, self.keep, self.block)
+
+        def run(stepper: _Stepper, start: int, first: int) -> None:
+            values = worlds.load(start)
+            for k in range(nsteps):
+                values = stepper.advance(m.params, values, k == nsteps - 1)
+            worlds.store(values, start, first)
+
+        return worlds.data() if self._run(m, worlds, self.keep, run) else self.step(m, d, nsteps)
+
+    def rollout(
+        self, m: Model, d: Data, controls: Tensor, keep: Sequence[str] = ("qpos", "qvel")
+    ) -> tuple[Data, TensorDict]:
+        """``rollout``, compiled."""
+        check_controls(m, d, controls)
+        check_keep(keep)
+        if not self._in_blocks(m, d):
+            return rollout(m, d, controls, keep, step=self._plain_step)
+        if not d.batch_size:
+            d, kept = self.rollout(m, d.unsqueeze(0), controls.unsqueeze(0), keep)
+            return d[0], kept[0]
+        worlds = _Worlds(m, d, keep, self.block)
+        nstep = controls.shape[1]
+        kept = {name: _kept_field(m, name, (worlds.nworld, nstep)) for name in keep}
+
+        def run(stepper: _Stepper, start: int, first: int) -> None:
+            values, end = worlds.load(start), start + worlds.block
+            for k in range(nstep):
+                if m.nu:
+                    values["ctrl"] = controls[start:end, k].T.contiguous()
+                values = stepper.advance(m.params, values, True)
+                for name, target in kept.items():
+                    if target.numel():
+                        field = layout.FIELDS[name]
+                        target[first:end, k] = layout.to_public(field, values[name][..., first - start :])
+            worlds.store(values, start, first)
+
+        if not self._run(m, worlds, tuple(keep), run):
+            return self.rollout(m, d, controls, keep)
+        return worlds.data(), TensorDict(kept, batch_size=(worlds.nworld, nstep))
+
+    def _in_blocks(self, m: Model, d: Data) -> bool:
+        """Whether a call can run in blocks: a batch on a CPU, no gradients, nothing that traces."""
+        if m.device.type != "cpu" or not self._wrapper or len(d.batch_size) > 1:
+            return False
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            return False
+        inputs = (m.params, *(read_field(d, name) for name in layout.STATE))
+        return not (torch.is_grad_enabled() and any(x.requires_grad for x in inputs))
+
+    def _plain_step(self, m: Model, d: Data) -> Data:
+        d = self._plain(m, d)
+        # A CUDA graph overwrites its outputs in the next call.
+        return d.clone() if m.device.type == "cuda" and self.mode in ("reduce-overhead", "max-autotune") else d
+
+    def _run(self, m: Model, worlds: _Worlds, keep: tuple[str, ...], run: Callable) -> bool:
+        """Run all blocks; False where the C++ wrapper cannot be built, once, with a warning."""
+        key = (m.topology.digest, m.dtype, worlds.block, keep)
+        blocks = worlds.blocks()
+        if key not in self._steppers:
+            stepper = _Stepper(m, keep, self.mode)
+            first, *blocks = blocks  # compiles, so no other thread may run meanwhile
+            try:
+                _pool.run([functools.partial(run, stepper, *first)])
+            except torch._dynamo.exc.TorchDynamoException as error:
+                warnings.warn(
+                    f"mujoco_torch.compile: no C++ wrapper ({_reason(error)}); "
+                    "steps run as torch.compile(step, fullgraph=True).",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+                self._wrapper = False
+                return False
+            self._steppers[key] = stepper
+        _pool.run([functools.partial(run, self._steppers[key], *block) for block in blocks])
+        return True
+
+
+def _kept_field(m: Model, name: str, batch: tuple[int, int]) -> Tensor:
+    field = layout.FIELDS[name]
+    return torch.empty((*batch, *shape_of(m.topology, field)), dtype=torch.int32 if field.integer else m.dtype)
+
+
+def _reason(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def compile(  # noqa: A001  (the name torch gives it)
+    fn: Callable = step, *, mode: str | None = None, keep: Iterable[str] | None = None, block: int | None = None
+) -> Callable:
+    """A compiled ``step`` or ``rollout``: in blocks of worlds on a CPU, one graph on a GPU.
+
+    ``compile(step)`` is called like ``step``: ``(m, d, nsteps=1)``; ``compile(rollout)`` like ``rollout``. Each model, dtype
+    and, below ``block`` worlds, each number of worlds is compiled once, at its first call; the number of steps, and the
+    number of worlds above ``block``, do not matter.
+
+    Where gradients or ``torch.func`` transforms are asked for, and where the C++ wrapper cannot be built (a warning
+    says why), a call runs as ``torch.compile(fn, fullgraph=True)`` would.
+
+    Args:
+      fn: ``mujoco_torch.step`` or ``mujoco_torch.rollout``.
+      mode: as of ``torch.compile``.
+      keep: derived fields that ``step`` shall write; None for all. State fields are always written. A field that is
+        not kept holds NaN (integers: -1).
+      block: worlds in a block on a CPU.
+
+    Raises:
+      ArgumentError: ``fn``, ``keep`` or ``block`` cannot be used.
+    """
+    if fn not in (step, rollout):
+        raise ArgumentError(
+            "compile takes mujoco_torch.step or mujoco_torch.rollout; for another stage use torch.compile(stage, fullgraph=True)"
+        )
+    if block is not None and block < 1:
+        raise ArgumentError(f"block is {block}; it must be a positive number of worlds")
+    kept = None if keep is None else tuple(keep)
+    if kept is not None:
+        check_keep(kept)
+    engine = _Engine(mode, kept, block or BLOCK)
+    return engine.rollout if fn is rollout else engine.step
