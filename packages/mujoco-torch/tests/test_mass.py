@@ -15,11 +15,8 @@ from mujoco_torch._src.zoo import MODELS, model_path
 
 F64 = torch.float64
 
-# Relative to the largest number of the world. float64: rounding of sums in another order; float32: the same.
+# Relative to the largest number of the world: rounding of sums in another order. (Against C, measured: 1e-14.)
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4}
-
-# Against C, whose inertias span decades (halfcheetah's factor loses four digits to its armature).
-C_TOLERANCE = 1e-11
 
 BATCHES = (1, 7, 8, 9, 33)
 """Below, at and above the width of a register."""
@@ -198,7 +195,7 @@ def test_models_are_what_their_names_say() -> None:
 @both
 def test_mass_matrix_equals_mujoco(case: Case, which: str) -> None:
     M = run("mass_matrix", which, case.system, *case.inputs())
-    assert_same(M, case.of(lambda d: d.M), C_TOLERANCE)
+    assert_same(M, case.of(lambda d: d.M))
 
 
 def test_full_m_equals_mujoco(case: Case) -> None:
@@ -213,9 +210,9 @@ def test_full_m_equals_mujoco(case: Case) -> None:
 @both
 def test_factor_m_equals_mujoco(case: Case, which: str) -> None:
     qLD, qLDiagInv = run("factor_m", which, case.system, case.of(lambda d: d.M))
-    assert_same(qLD, case.of(lambda d: d.qLD), C_TOLERANCE)
+    assert_same(qLD, case.of(lambda d: d.qLD))
     expected = case.of(lambda d: d.qLDiagInv)
-    assert ((qLDiagInv - expected) / expected).abs().max() < C_TOLERANCE
+    assert ((qLDiagInv - expected) / expected).abs().max() < TOLERANCE[F64]
 
 
 @both
@@ -226,7 +223,7 @@ def test_solve_m_equals_mujoco(case: Case, which: str) -> None:
     expected = np.zeros((len(case.datas), case.mjm.nv))
     for d, right, out in zip(case.datas, b.T.contiguous().numpy(), expected, strict=True):
         mujoco.mj_solveM(case.mjm, d, out[None], right[None])
-    assert_same(x, torch.as_tensor(expected.T), C_TOLERANCE)
+    assert_same(x, torch.as_tensor(expected.T))
 
 
 def test_float32_is_near_mujoco(case: Case) -> None:
@@ -553,7 +550,7 @@ def test_refuses_an_armature_of_another_shape() -> None:
 def test_refuses_an_armature_of_another_dtype() -> None:
     system = tree(FOREST)
     inputs = (random(10, system.nbody, 3), random(6, system.nv, 3))
-    with pytest.raises(ValueError, match="armature is torch.float64 on cpu, others are torch.float32"):
+    with pytest.raises(ValueError, match=r"armature is torch\.float64 on cpu, others are torch\.float32"):
         solver.mass_matrix(system, *(x.float() for x in inputs), random(system.nv, 1))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mjt_cli.errors import CliError, ExitCode
 from mjt_cli.patches.hunks import run_patch, touched_files
-from mjt_cli.patches.series import Patch, Series
+from mjt_cli.patches.series import Patch, Series, Status
 from mjt_cli.patches.target import Target
 
 Files = dict[str, bytes]
@@ -26,7 +26,13 @@ class State(StrEnum):
     APPLICABLE = "applicable"
     MERGED = "merged"
     NOT_NEEDED = "not-needed"
+    NOT_POSSIBLE = "not-possible"
     CONFLICT = "conflict"
+
+    @property
+    def has_diff(self) -> bool:
+        """Whether there is anything to apply or revert."""
+        return self in (State.APPLIED, State.APPLICABLE, State.CONFLICT)
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class Installed:
         """What the patch is to this distribution."""
         diff = diff_for(self.series, patch, self.target)
         if diff is None:
-            return State.MERGED if patch.is_merged_in(self.target.version) else State.NOT_NEEDED
+            return _state_without_diff(patch, self.target)
         if patch.name in self.applied:
             return State.APPLIED
         if run_patch(self.pristine, diff, reverse=True) is not None:
@@ -68,6 +74,12 @@ class Installed:
     def changes(self, files: Files) -> Files:
         """Those of the files that differ from what is installed."""
         return {name: content for name, content in files.items() if content != self.now[name]}
+
+
+def _state_without_diff(patch: Patch, target: Target) -> State:
+    if patch.is_merged_in(target.version):
+        return State.MERGED
+    return State.NOT_POSSIBLE if patch.status is Status.NOT_POSSIBLE else State.NOT_NEEDED
 
 
 def diff_for(series: Series, patch: Patch, target: Target) -> Path | None:

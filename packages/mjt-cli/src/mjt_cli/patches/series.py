@@ -55,8 +55,8 @@ class Patch(_Table):
     """One fix.
 
     `cause` is the root cause in about three sentences, `link` the place upstream, `test` a path under patches/tests or the
-    id of one test, `fails_with` a regular expression that the error of the unpatched test matches. `merged_in` is the range
-    of versions that have the fix already. `reason` says why there is no diff.
+    id of one test, `fails_with` a regular expression that the error of the unpatched test matches; `needs` names patches that
+    the test needs besides. `merged_in` is the range of versions that have the fix already. `reason` says why there is no diff.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Patch(_Table):
     cause: str
     test: str = ""
     fails_with: str = ""
+    needs: tuple[str, ...] = ()
     merged_in: Specifier | None = None
     reason: str = ""
     variants: tuple[Variant, ...] = ()

@@ -78,9 +78,15 @@ class _Piece:
         options = dict(torch._inductor.list_mode_options(mode or "default"))
         options |= {"cpp_wrapper": True, "cpp.threads": 1, "guard_filter_fn": _no_guards}
         self._run = torch.compile(run, fullgraph=True, dynamic=False, options=options)
+        self._compiled = False
 
     def __call__(self, params: Tensor, values: Values) -> Values:
-        outputs = self._run(params, *[values[name] for name in self.inputs])
+        inputs = [values[name] for name in self.inputs]
+        if not self._compiled:
+            # Dynamo takes two inputs that are one tensor now for one input for ever; a guard would tell.
+            inputs = [x.clone() for x in inputs]
+            self._compiled = True
+        outputs = self._run(params, *inputs)
         return dict(zip(self.outputs, outputs, strict=True))
 
 
