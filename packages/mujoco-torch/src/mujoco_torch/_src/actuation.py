@@ -3,6 +3,7 @@
 import torch
 
 from mujoco_torch._src.stage import public
+from mujoco_torch._src.transmission import moments
 from mujoco_torch._src.types import InsideData, InsideModel
 
 MAXVAL = 1e10  # mjMAXVAL: a control beyond it, or NaN, counts as bad
@@ -36,5 +37,6 @@ def fwd_actuation(m: InsideModel, d: InsideData) -> InsideData:
         m.actuator_bias[0] + m.actuator_bias[1] * d.actuator_length + m.actuator_bias[2] * d.actuator_velocity
     )
     force = torch.clamp(gain * ctrl + bias, m.actuator_forcemin, m.actuator_forcemax)
-    qfrc_actuator = torch.clamp((d.actuator_moment * force[:, None]).sum(0), m.dof_actfrcmin, m.dof_actfrcmax)
+    qfrc_actuator = m.moment_col.T @ (moments(m, d) * (m.moment_row @ force))
+    qfrc_actuator = torch.clamp(qfrc_actuator, m.dof_actfrcmin, m.dof_actfrcmax)
     return d.replace(act_dot=torch.zeros_like(d.act), actuator_force=force, qfrc_actuator=qfrc_actuator)

@@ -14,7 +14,7 @@ from mujoco_torch._src.layout import FIELDS, STATE, names
 from mujoco_torch._src.passive import passive
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.support import xfrc_accumulate_inside
-from mujoco_torch._src.transmission import transmission
+from mujoco_torch._src.transmission import moments, transmission
 from mujoco_torch._src.types import InsideData, InsideModel
 
 INPUTS = tuple(STATE)
@@ -54,7 +54,7 @@ def fwd_velocity(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: the state does not fit the model.
     """
-    actuator_velocity = (d.actuator_moment * d.qvel).sum(1)
+    actuator_velocity = m.moment_row.T @ (moments(m, d) * (m.moment_col @ d.qvel))
     d = d.replace(actuator_velocity=actuator_velocity if m.actuation else torch.zeros_like(actuator_velocity))
     d = com_vel.inside(m, d)
     d = passive.inside(m, d)

@@ -100,11 +100,11 @@ class _Combine(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.key = inputs[1]
+        ctx.pattern = Pattern.of(inputs[1])  # so that it lives as long as the gradient may be asked for
 
     @staticmethod
     def backward(ctx, grad):
-        return Pattern.of(ctx.key).T @ grad, None
+        return ctx.pattern.T @ grad, None
 
     @staticmethod
     def vmap(info, in_dims, x, key):

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from mujoco_torch._src.components import join
+from mujoco_torch._src.components import Components, join
 from mujoco_torch._src.kinematics import joint_quats
 from mujoco_torch._src.spatial import dot, quat_to_rotation_vector, rotate
 from mujoco_torch._src.stage import public
@@ -22,24 +22,29 @@ def transmission(m: InsideModel, d: InsideData) -> InsideData:
       StateError: ``qpos`` does not fit the model.
     """
     length = m.actuator_qpos @ d.qpos
-    moment = m.actuator_moment0.expand(-1, -1, d.qpos.shape[-1])
+    moment = m.moment0.expand(-1, d.qpos.shape[-1])
     if m.ball_actuator:
         quat = m.actuator_quat @ joint_quats(m, d.qpos)  # zero for an actuator of a slide or hinge
         if m.parent_gear:
-            moment = moment + _gear_from_parent(m, quat)
+            moment = moment + m.moment_place @ _parent_gear(m, quat).stack().flatten(0, 1)
         length = length + _ball_length(m, quat, moment)
-    return d.replace(actuator_length=length, actuator_moment=moment.clone())
+    dense = (m.moment_dense @ moment).unflatten(0, (m.nout, m.nv))
+    return d.replace(actuator_length=length, actuator_moment=dense, moment=moment)
 
 
-def _gear_from_parent(m: InsideModel, quat: Tensor) -> Tensor:
-    """Moment ``[nout, nv, B]`` of gears given in the parent frame, turned into the frame of the joint."""
-    conjugate = join(quat[:1], -quat[1:])
-    gear = rotate(conjugate, m.actuator_parentgear)
-    return dot(m.actuator_place, gear[:, :, None])
+def moments(m: InsideModel, d: InsideData) -> Tensor:
+    """The elements ``[nJ, B]`` of the moments that are not zero by the model's structure."""
+    carried = d.fields.get("moment")
+    return m.moment_dense.T @ d.actuator_moment.flatten(0, 1) if carried is None else carried
+
+
+def _parent_gear(m: InsideModel, quat: Tensor) -> Components:
+    """Gears given in the parent frame ``[3, nout, B]``, turned into the frame of the joint."""
+    return rotate(join(quat[:1], -quat[1:]), m.actuator_parentgear)
 
 
 def _ball_length(m: InsideModel, quat: Tensor, moment: Tensor) -> Tensor:
     """Length of actuators on ball joints: gear times rotation vector."""
-    gear = (m.actuator_dof3 * moment).sum(2)
+    gear = (m.moment_gear @ moment).unflatten(0, (3, m.nout))
     turn = quat_to_rotation_vector(quat)
     return m.actuator_ball * dot(gear, turn)

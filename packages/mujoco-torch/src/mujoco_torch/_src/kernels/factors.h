@@ -35,59 +35,65 @@ void pack_limit(const Factors<T>& f, int64_t limit, int64_t world, int lane, Vec
   }
 }
 
-// J of all rows of a contact, into the lane's slots from the one at `slot` on. `cdof` holds the six numbers of each dof
-// together. A row is the normal, plus or minus friction times one more axis.
+// Scratch for the contacts of a group: the motion axes of each world (6 x stride, dofs side by side, so that a contact's
+// rows are made for many dofs at once), and those rows (kMaxAxes x stride).
 template <class T>
-void pack_contact(const Factors<T>& f, int64_t contact, int64_t world, int lane, const Vec<T>* cdof, Vec<T>* slot,
-                  size_t stride) {
+struct Arms {
+  T *cdof, *power;
+  int64_t stride;
+};
+
+// J of all rows of a contact, into the lane's slots from the one at `slot` on. A row is the normal, plus or minus friction
+// times one more axis.
+template <class T>
+void pack_contact(const Factors<T>& f, int64_t contact, int64_t world, int lane, const Arms<T>& arms, Vec<T>* slot,
+                  size_t step) {
   const System& s = *f.system;
-  T pos[3], frame[9];
+  const int64_t stride = arms.stride;
+  const T* __restrict cdof = arms.cdof + lane * 6 * stride;
+  T pos[3], frame[9], edge[2 * kMaxAxes];
   for (int k = 0; k < 3; ++k) pos[k] = f.pos[(k * s.contacts + contact) * f.worlds + world];
   for (int k = 0; k < 9; ++k) frame[k] = f.frame[(k * s.contacts + contact) * f.worlds + world];
   const int64_t first = s.contact_row[contact], count = s.contact_row[contact + 1] - first;
+  const int64_t* axis = s.row_axis.data() + first;
+  for (int64_t r = 0; r < count; ++r) edge[r] = axis[r] ? f.edge[axis[r] * s.rows + first + r] : T(0);
   const int axes = int(count == 1 ? 1 : count / 2 + 1);
   for (int64_t side = s.side_start[contact]; side < s.side_start[contact + 1]; ++side) {
-    T arm[3], wrench[kMaxAxes][6] = {};
+    T arm[3];
     for (int k = 0; k < 3; ++k) arm[k] = pos[k] - f.com[(k * s.nbody + s.side_root[side]) * f.worlds + world];
     for (int a = 0; a < axes; ++a) {
       const T* along = frame + 3 * (a % 3);
-      T* torque = wrench[a];
-      if (a >= 3) {
-        for (int k = 0; k < 3; ++k) torque[k] = along[k];
-        continue;
+      T w[6] = {along[0], along[1], along[2], 0, 0, 0};  // a torque
+      if (a < 3) {                                       // a force
+        w[0] = arm[1] * along[2] - arm[2] * along[1];
+        w[1] = arm[2] * along[0] - arm[0] * along[2];
+        w[2] = arm[0] * along[1] - arm[1] * along[0];
+        for (int k = 0; k < 3; ++k) w[3 + k] = along[k];
       }
-      torque[0] = arm[1] * along[2] - arm[2] * along[1];
-      torque[1] = arm[2] * along[0] - arm[0] * along[2];
-      torque[2] = arm[0] * along[1] - arm[1] * along[0];
-      for (int k = 0; k < 3; ++k) torque[3 + k] = along[k];
+      T* __restrict power = arms.power + a * stride;
+      for (int64_t j = 0; j < stride; ++j) {
+        const T rotation = w[0] * cdof[j] + w[1] * cdof[stride + j] + w[2] * cdof[2 * stride + j];
+        power[j] = rotation + w[3] * cdof[3 * stride + j] + w[4] * cdof[4 * stride + j] + w[5] * cdof[5 * stride + j];
+      }
     }
     for (int64_t e = s.column_start[side]; e < s.column_start[side + 1]; ++e) {
       const Column column = s.columns[size_t(e)];
-      T motion[6], power[kMaxAxes];
-      for (int k = 0; k < 6; ++k) motion[k] = column.sign * cdof[6 * column.dof + k][lane];
-      for (int a = 0; a < axes; ++a) {
-        T sum[2] = {};
-        for (int k = 0; k < 6; ++k) sum[k % 2] += wrench[a][k] * motion[k];
-        power[a] = sum[0] + sum[1];
-      }
+      const T* power = arms.power + column.dof;
       for (int64_t r = 0; r < count; ++r) {
-        const int64_t axis = s.row_axis[first + r];
-        const T along = axis ? f.edge[axis * s.rows + first + r] * power[axis] : T(0);
-        slot[size_t(r) * stride + size_t(column.dof)][lane] += power[0] + along;
+        slot[size_t(r) * step + size_t(column.dof)][lane] += column.sign * (power[0] + edge[r] * power[axis[r] * stride]);
       }
     }
   }
 }
 
+// The motion axes of each world of a group, dofs side by side.
 template <class T>
-void pack_cdof(const Factors<T>& f, const Turn& turn, Vec<T>* const* cdof) {
+void pack_cdof(const Factors<T>& f, int64_t world, int count, const Arms<T>& arms) {
   const int64_t nv = f.system->nv;
   for (int k = 0; k < 6; ++k) {
     for (int64_t j = 0; j < nv; ++j) {
-      const T* source = f.cdof + (k * nv + j) * f.worlds + turn.world;
-      for (int g = 0; g < turn.groups; ++g) {
-        cdof[g][j * 6 + k] = load<T>(source + g * kLanes<T>, count_of<T>(turn, g));
-      }
+      const T* source = f.cdof + (k * nv + j) * f.worlds + world;
+      for (int lane = 0; lane < count; ++lane) arms.cdof[(lane * 6 + k) * arms.stride + j] = source[lane];
     }
   }
 }
@@ -114,12 +120,10 @@ inline void add_entry(Rows<T>& rows, const Factors<T>& f, int64_t constraint, in
   }
 }
 
-// Lists the constraints with weight of each group of a turn, and asks for what makes them. Returns whether there are any
-// contacts.
+// Lists the constraints with weight of each group of a turn, and asks for what makes them.
 template <class T>
-bool list_rows(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups) {
+void list_rows(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups) {
   const System& s = *f.system;
-  bool contacts = false;
   const size_t total = s.order.size();
   for (int g = 0; g < turn.groups; ++g) clear<T>(*groups[g]);
   for (size_t o = 0; o < total; ++o) {
@@ -135,25 +139,25 @@ bool list_rows(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups) {
       }
       prefetch(f.reference + i * f.worlds + world);
       if (i < s.limits) continue;
-      contacts = true;
+      groups[g]->contacts = true;
       for (int64_t k = 0; k < 3; ++k) prefetch(f.pos + (k * s.contacts + i - s.limits) * f.worlds + world);
       for (int64_t k = 0; k < 9; ++k) prefetch(f.frame + (k * s.contacts + i - s.limits) * f.worlds + world);
     }
   }
-  return contacts;
 }
 
 // The rows of each group of a turn that are active, with their reference at the velocity: aref = ref - damping J qvel.
 // `velocity` is scratch, one number a dof.
 template <class T>
-void pack_factored(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups, Vec<T>* const* cdof,
+void pack_factored(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups, const Arms<T>& arms,
                    Vec<T>* velocity) {
   const System& s = *f.system;
   const int nb = tiles(s.nv);
   const size_t stride = size_t(nb) * kTile;
-  if (list_rows<T>(f, turn, groups)) pack_cdof<T>(f, turn, cdof);
+  list_rows<T>(f, turn, groups);
   for (int g = 0; g < turn.groups; ++g) {
     Rows<T>& rows = *groups[g];
+    if (rows.contacts) pack_cdof<T>(f, turn.world + g * kLanes<T>, count_of<T>(turn, g), arms);
     for (int k = 0; k < rows.count; ++k) {
       Vec<T>* slot = rows.jac + k * stride;
       for (int c = 0; c < nb * kTile; ++c) {
@@ -173,7 +177,7 @@ void pack_factored(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups
       for (int64_t r = s.contact_row[contact]; r < s.contact_row[contact + 1]; ++r) {
         rows.aref[entry.slot + r - s.contact_row[contact]][entry.lane] = reference;
       }
-      pack_contact<T>(f, contact, world, entry.lane, cdof[g], slot, stride);
+      pack_contact<T>(f, contact, world, entry.lane, arms, slot, stride);
     }
     if (!rows.count) continue;
     const int64_t world = turn.world + g * kLanes<T>;

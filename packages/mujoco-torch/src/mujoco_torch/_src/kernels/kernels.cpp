@@ -54,9 +54,9 @@ void mass_matrix_op(uint64_t* stack) {
   const Input crb(stack[0]), cdof(stack[1]), armature(stack[2]);
   const System& s = systems.find(int64_t(stack[3]));
   const int64_t worlds = cdof.worlds();
-  crb.expect("crb", {10, s.nbody, worlds});
-  cdof.expect("cdof", {6, s.nv, worlds});
-  armature.expect("armature", {s.nv, 1});
+  crb.expect("crb", {10, s.nbody, worlds}, cdof);
+  cdof.expect("cdof", {6, s.nv, worlds}, cdof);
+  armature.expect("armature", {s.nv, 1}, cdof);
   Output mass({s.nC(), worlds}, cdof.dtype);
   with_type(cdof, [&](auto type) {
     using T = typename decltype(type)::type;
@@ -78,7 +78,7 @@ void factor_m_op(uint64_t* stack) {
   const Input mass(stack[0]);
   const System& s = systems.find(int64_t(stack[1]));
   const int64_t worlds = mass.worlds(), nC = s.nC();
-  mass.expect("M", {nC, worlds});
+  mass.expect("M", {nC, worlds}, mass);
   Output factor({nC, worlds}, mass.dtype), inverse({s.nv, worlds}, mass.dtype);
   with_type(mass, [&](auto type) {
     using T = typename decltype(type)::type;
@@ -105,9 +105,9 @@ void solve_m_op(uint64_t* stack) {
   const Input factor(stack[0]), inverse(stack[1]), b(stack[2]);
   const System& s = systems.find(int64_t(stack[3]));
   const int64_t worlds = b.worlds(), nC = s.nC();
-  factor.expect("qLD", {nC, worlds});
-  inverse.expect("qLDiagInv", {s.nv, worlds});
-  b.expect("b", {s.nv, worlds});
+  factor.expect("qLD", {nC, worlds}, b);
+  inverse.expect("qLDiagInv", {s.nv, worlds}, b);
+  b.expect("b", {s.nv, worlds}, b);
   Output out({s.nv, worlds}, b.dtype);
   with_type(b, [&](auto type) {
     using T = typename decltype(type)::type;
@@ -133,10 +133,10 @@ void solve_m_op(uint64_t* stack) {
 void hessian_solve_op(uint64_t* stack) {
   const Input mass(stack[0]), jac(stack[1]), weight(stack[2]), b(stack[3]);
   const int64_t nv = b.shape[0], nefc = jac.shape[0], worlds = b.worlds();
-  mass.expect("M", {nv, nv, worlds});
-  jac.expect("J", {nefc, nv, worlds});
-  weight.expect("w", {nefc, worlds});
-  b.expect("b", {nv, worlds});
+  mass.expect("M", {nv, nv, worlds}, b);
+  jac.expect("J", {nefc, nv, worlds}, b);
+  weight.expect("w", {nefc, worlds}, b);
+  b.expect("b", {nv, worlds}, b);
   Output out({nv, worlds}, b.dtype);
   with_type(b, [&](auto type) {
     using T = typename decltype(type)::type;
@@ -156,11 +156,10 @@ void hessian_solve_op(uint64_t* stack) {
         Work<T>& w = works[g];
         const int64_t world = turn.world + g * kLanes<T>;
         const int count = count_of<T>(turn, g);
-        for (int k = 0; k < rows[g]->count; ++k) rows[g]->stiffness[k] = rows[g]->weight[k];
-        assemble<T>(*rows[g], w.mass, w.hessian, nb);
-        factorize<T>(w.hessian, w.inverse, w.panel, nb);
+        add_rows<T>(*rows[g], rows[g]->weight, w.mass, nb);
+        factorize<T>(w.mass, w.inverse, w.panel, nb);
         load_vector<T>(right + world, nv, worlds, count, w.search, nb * kTile);
-        substitute<T>(w.hessian, w.inverse, w.search, nb);
+        substitute<T>(w.mass, w.inverse, w.search, nb);
         store_vector<T>(x + world, w.search, nv, worlds, count);
       }
     });
@@ -176,17 +175,17 @@ void solve_op(uint64_t* stack) {
       smooth(stack[12]), warmstart(stack[13]);
   const System& s = systems.find(int64_t(stack[14]));
   const int64_t nv = s.nv, worlds = force.worlds(), constraints = s.constraints();
-  mass.expect("M", {s.nC(), worlds});
-  cdof.expect("cdof", {6, nv, worlds});
-  com.expect("subtree_com", {3, s.nbody, worlds});
-  pos.expect("contact_pos", {3, s.contacts, worlds});
-  frame.expect("contact_frame", {9, s.contacts, worlds});
-  edge.expect("row_edge", {s.axes, s.rows, 1});
-  axis.expect("limit_axis", {3, s.limits, axis.worlds() == 1 ? 1 : worlds});
-  weight.expect("D", {constraints, worlds});
-  reference.expect("reference", {constraints, worlds});
-  damping.expect("damping", {constraints, 1});
-  for (const Input* x : {&qvel, &force, &smooth, &warmstart}) x->expect("a vector of the joint space", {nv, worlds});
+  mass.expect("M", {s.nC(), worlds}, mass);
+  cdof.expect("cdof", {6, nv, worlds}, mass);
+  com.expect("subtree_com", {3, s.nbody, worlds}, mass);
+  pos.expect("contact_pos", {3, s.contacts, worlds}, mass);
+  frame.expect("contact_frame", {9, s.contacts, worlds}, mass);
+  edge.expect("row_edge", {s.axes, s.rows, 1}, mass);
+  axis.expect("limit_axis", {3, s.limits, axis.worlds() == 1 ? 1 : worlds}, mass);
+  weight.expect("D", {constraints, worlds}, mass);
+  reference.expect("reference", {constraints, worlds}, mass);
+  damping.expect("damping", {constraints, 1}, mass);
+  for (const Input* x : {&qvel, &force, &smooth, &warmstart}) x->expect("a vector of the joint space", {nv, worlds}, mass);
   Output qacc({nv, worlds}, mass.dtype), qfrc({nv, worlds}, mass.dtype), niter({worlds}, torch.int32);
   with_type(mass, [&](auto type) {
     using T = typename decltype(type)::type;

@@ -23,8 +23,9 @@ struct Problem {
 
 template <class T>
 struct Work {
-  Vec<T> *mass, *hessian, *inverse, *panel, *force, *qacc, *smooth, *momentum, *grad, *search, *search_momentum, *cdof;
+  Vec<T> *mass, *sum, *hessian, *inverse, *panel, *force, *qacc, *smooth, *momentum, *grad, *search, *search_momentum;
   Vec<T>* sparse;  // M as it comes
+  Arms<T> arms;
   Rows<T> rows;
 };
 
@@ -125,11 +126,23 @@ Mask<T> iterate(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
   Mask<T> niter = {};
   Mask<T> done = ~rows.constrained;
   done |= certified<T>(w, scale, done, tolerance, nb);
+  // The Hessian M + J' diag(stiffness) J is kept beside its factor: from one iteration to the next few rows change.
+  std::memcpy(w.sum, w.mass, matrix_size(nb) * sizeof(Vec<T>));
+  for (int k = 0; k < rows.count; ++k) rows.stiffness[k] = Vec<T>{};
   for (int step = 0; step < s.iterations && any<T>(~done); ++step) {
+    Mask<T> left = {};
     for (int k = 0; k < rows.count; ++k) {
-      rows.stiffness[k] = (rows.residual[k] < 0) & ~done ? rows.weight[k] : Vec<T>{};
+      const Vec<T> stiffness = rows.residual[k] < 0 ? rows.weight[k] : Vec<T>{};
+      rows.rate[k] = done ? Vec<T>{} : stiffness - rows.stiffness[k];
+      rows.stiffness[k] += rows.rate[k];
+      left |= rows.rate[k] < 0;
     }
-    assemble<T>(rows, w.mass, w.hessian, nb);
+    if (sizeof(T) == 4 && any<T>(left)) {  // taking a stiff row out again leaves its rounding, too much in float32
+      std::memcpy(w.sum, w.mass, matrix_size(nb) * sizeof(Vec<T>));
+      for (int k = 0; k < rows.count; ++k) rows.rate[k] = rows.stiffness[k];
+    }
+    add_rows<T>(rows, rows.rate, w.sum, nb);
+    std::memcpy(w.hessian, w.sum, matrix_size(nb) * sizeof(Vec<T>));
     factorize<T>(w.hessian, w.inverse, w.panel, nb);
     for (int i = 0; i < padded; ++i) w.search[i] = -w.grad[i];
     substitute<T>(w.hessian, w.inverse, w.search, nb);
@@ -182,12 +195,8 @@ template <class T>
 void solve_turn(const Problem<T>& p, Work<T>* works, const Turn& turn) {
   const System& s = *p.system;
   Rows<T>* rows[kTurn];
-  Vec<T>* cdof[kTurn];
-  for (int g = 0; g < turn.groups; ++g) {
-    rows[g] = &works[g].rows;
-    cdof[g] = works[g].cdof;
-  }
-  pack_factored<T>(p.factors, turn, rows, cdof, works[0].search);
+  for (int g = 0; g < turn.groups; ++g) rows[g] = &works[g].rows;
+  pack_factored<T>(p.factors, turn, rows, works[0].arms, works[0].search);
   for (int g = 0; g < turn.groups; ++g) {
     Work<T>& w = works[g];
     const int64_t world = turn.world + g * kLanes<T>;

@@ -26,6 +26,7 @@ struct Entry {
 template <class T>
 struct Rows {
   int count;            // of slots
+  bool contacts;        // whether any slot holds a contact's row
   Mask<T> constrained;  // worlds with any row
   Vec<T>* jac;
   Vec<T>* weight;
@@ -51,6 +52,7 @@ inline bool has_block(uint64_t blocks, int block) { return blocks & block_bit(bl
 template <class T>
 void clear(Rows<T>& rows) {
   rows.count = rows.entry_count = 0;
+  rows.contacts = false;
   rows.constrained = Mask<T>{};
   for (int& filled : rows.filled) filled = 0;
 }
@@ -117,12 +119,12 @@ void row_products(const Rows<T>& rows, const Vec<T>* x, Vec<T>* out, int nb) {
   }
 }
 
-// H = A + J' diag(stiffness) J
+// A += J' diag(change) J
 template <class T>
-void assemble(Rows<T>& rows, Vec<T>* base, Vec<T>* target, int nb) {
+void add_rows(Rows<T>& rows, const Vec<T>* change, Vec<T>* target, int nb) {
   int active = 0;
   for (int k = 0; k < rows.count; ++k) {
-    if (any<T>(rows.stiffness[k] != 0)) rows.active[active++] = k;
+    if (any<T>(change[k] != 0)) rows.active[active++] = k;
   }
   for (int i = 0; i < nb; ++i) {
     int hits = 0, spans = 0;
@@ -132,14 +134,17 @@ void assemble(Rows<T>& rows, Vec<T>* base, Vec<T>* target, int nb) {
       if (!has_block(blocks, i)) continue;
       if (spans == 0 || rows.spans[spans - 1].blocks != blocks) rows.spans[spans++] = {blocks, hits, hits};
       const Vec<T>* row = rows.jac + size_t(k) * nb * kTile;
-      for (int r = 0; r < kTile; ++r) rows.scaled[hits * kTile + r] = rows.stiffness[k] * row[i * kTile + r];
+      for (int r = 0; r < kTile; ++r) rows.scaled[hits * kTile + r] = change[k] * row[i * kTile + r];
       rows.hits[hits++] = row;
       rows.spans[spans - 1].last = hits;
     }
+    uint64_t touched = 0;
+    for (int s = 0; s < spans; ++s) touched |= rows.spans[s].blocks;
     for (int j = 0; j <= i; ++j) {
-      const Vec<T>* source = tile(base, i, j);
+      if (!has_block(touched, j)) continue;
+      Vec<T>* out = tile(target, i, j);
       Vec<T> acc[kTileSize];
-      for (int e = 0; e < kTileSize; ++e) acc[e] = source[e];
+      for (int e = 0; e < kTileSize; ++e) acc[e] = out[e];
       for (int s = 0; s < spans; ++s) {
         if (!has_block(rows.spans[s].blocks, j)) continue;
         for (int h = rows.spans[s].first; h < rows.spans[s].last; ++h) {
@@ -148,7 +153,6 @@ void assemble(Rows<T>& rows, Vec<T>* base, Vec<T>* target, int nb) {
           add_outer(acc, left, right);
         }
       }
-      Vec<T>* out = tile(target, i, j);
       for (int e = 0; e < kTileSize; ++e) out[e] = acc[e];
     }
   }

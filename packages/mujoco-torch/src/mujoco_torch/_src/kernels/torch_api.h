@@ -89,12 +89,11 @@ class Input {
   Input(const Input&) = delete;
   ~Input() { torch.delete_tensor(handle_); }
 
-  // Raises unless the sizes are these.
-  const Input& expect(const char* what, std::initializer_list<int64_t> sizes) const {
-    if (shape != std::vector<int64_t>(sizes)) {
-      throw std::runtime_error(std::string("mujoco_torch: ") + what + " has a shape that does not fit the others");
+  // Raises unless the sizes are these, and the element type that of another input.
+  void expect(const char* what, std::initializer_list<int64_t> sizes, const Input& like) const {
+    if (shape != std::vector<int64_t>(sizes) || dtype != like.dtype) {
+      throw std::runtime_error(std::string("mujoco_torch: ") + what + " has a shape or dtype that does not fit the others");
     }
-    return *this;
   }
   template <class T>
   const T* as() const {

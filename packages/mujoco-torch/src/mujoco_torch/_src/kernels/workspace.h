@@ -53,6 +53,7 @@ Work<T> lay_out(Arena& arena, int64_t nv, int64_t nC, int64_t nefc) {
   Work<T> w;
   w.mass = arena.take<Vec<T>>(matrix_size(nb));
   w.sparse = arena.take<Vec<T>>(size_t(nC));
+  w.sum = arena.take<Vec<T>>(matrix_size(nb));
   w.hessian = arena.take<Vec<T>>(matrix_size(nb));
   w.panel = arena.take<Vec<T>>(padded * kTile);
   for (Vec<T>** x : {&w.inverse, &w.force, &w.qacc, &w.smooth, &w.momentum, &w.grad, &w.search, &w.search_momentum}) {
@@ -61,7 +62,9 @@ Work<T> lay_out(Arena& arena, int64_t nv, int64_t nC, int64_t nefc) {
   for (Vec<T>** x : {&w.rows.weight, &w.rows.aref, &w.rows.damping, &w.rows.residual, &w.rows.rate, &w.rows.stiffness}) {
     *x = arena.take<Vec<T>>(n);
   }
-  w.cdof = arena.take<Vec<T>>(6 * size_t(nv));
+  w.arms.stride = (nv + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+  w.arms.cdof = arena.take<T>(size_t(kLanes<T> * 6 * w.arms.stride));
+  w.arms.power = arena.take<T>(size_t(kMaxAxes * w.arms.stride));
   w.rows.scaled = arena.take<Vec<T>>(n * kTile);
   w.rows.blocks = arena.take<uint64_t>(n);
   w.rows.entries = arena.take<Entry>(n * kLanes<T>);

@@ -17,9 +17,8 @@ _FLOATS = (torch.float32, torch.float64)
 
 def mass_matrix(system: System, crb: Tensor, cdof: Tensor, armature: Tensor) -> Tensor:
     """Sparse inertia M (nC, B) of composite inertias (10, nbody, B), motion axes (6, nv, B), armature (nv, 1)."""
-    _check(
-        "mass_matrix", cdof.shape[-1], cdof=(cdof, 6, system.nv), crb=(crb, 10, system.nbody)
-    )  # fmt: skip
+    _check("mass_matrix", cdof.shape[-1], cdof=(cdof, 6, system.nv), crb=(crb, 10, system.nbody))
+    _check_one("mass_matrix", "armature", armature, (system.nv, 1), cdof)
     return _mass_matrix(crb, cdof, armature, system.key)
 
 
@@ -69,6 +68,8 @@ def solve(
         D=(D, constraints), reference=(reference, constraints), qvel=(qvel, nv), qfrc_smooth=(qfrc_smooth, nv),
         qacc_smooth=(qacc_smooth, nv), qacc_warmstart=(qacc_warmstart, nv),
     )  # fmt: skip
+    _check_one("solve", "row_edge", row_edge, (system.axes, system.rows, 1), M)
+    _check_one("solve", "damping", damping, (constraints, 1), M)
     if torch._C._are_functorch_transforms_active():  # the rule of vmap multiplies the worlds of every argument
         limit_axis = limit_axis.expand(*limit_axis.shape[:-1], M.shape[-1])
     return _solve(
@@ -83,13 +84,14 @@ def _check(op: str, worlds: int, **arguments: tuple) -> None:
     if first.dtype not in _FLOATS:
         raise ValueError(f"{op}: dtype {first.dtype} is not supported, use torch.float32 or torch.float64")
     for name, (x, *sizes) in arguments.items():
-        shape = (*sizes, worlds)
-        if tuple(x.shape) != shape:
-            raise ValueError(f"{op}: {name} has shape {tuple(x.shape)}, expected {shape} (worlds last)")
-        if x.dtype != first.dtype or x.device != first.device:
-            raise ValueError(
-                f"{op}: {name} is {x.dtype} on {x.device}, others are {first.dtype} on {first.device}"
-            )
+        _check_one(op, name, x, (*sizes, worlds), first, " (worlds last)")
+
+
+def _check_one(op: str, name: str, x: Tensor, shape: tuple[int, ...], like: Tensor, note: str = "") -> None:
+    if tuple(x.shape) != shape:
+        raise ValueError(f"{op}: {name} has shape {tuple(x.shape)}, expected {shape}{note}")
+    if x.dtype != like.dtype or x.device != like.device:
+        raise ValueError(f"{op}: {name} is {x.dtype} on {x.device}, others are {like.dtype} on {like.device}")
 
 
 # ---- operators; fakes: outputs are contiguous whatever the inputs are

@@ -4,6 +4,7 @@ import mujoco
 import numpy as np
 
 from mujoco_torch._src.enums import BiasType, GainType, JointType, TrnType
+from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.structure.arrays import QUAT_JOINTS, SCALAR_JOINTS, Part, items, select
 
 
@@ -41,15 +42,23 @@ def actuators(mjm: mujoco.MjModel) -> Part:
     bias = mjm.actuator_biasprm[:, :3] * affine_bias[:, None]
     ctrllimited = mjm.actuator_ctrllimited.astype(bool)
     frclimited = mjm.actuator_forcelimited.astype(bool)
+    # The moments' elements that can be other than zero, row by row.
+    elements = np.argwhere((moment != 0) | place.any(0))
+    row, col = elements.T
+    index = {(int(u), int(dof)): e for e, (u, dof) in enumerate(elements)}
+    turned = [(index[u, dof], k * nu + u, 1) for k, u, dof in np.argwhere(place)]
     static = dict(ball_actuator=any(q >= 0 for q in quat_of), parent_gear=bool(rotate_gear.any()))
     arrays = dict(
         actuator_qpos=length,
-        actuator_moment0=moment[..., None],
+        moment0=moment[row, col][:, None],
+        moment_row=select(row, nu),
+        moment_col=select(col, nv),
+        moment_dense=select(row * nv + col, nu * nv).T,
+        moment_place=Pattern(turned, (len(elements), 3 * nu)),
+        moment_gear=_ball_gears(mjm, quat_of, quat, index),
         actuator_quat=select(quat_of, len(quat)),
         actuator_parentgear=items(rotate_gear.reshape(nu, 3)),
-        actuator_place=place[..., None],
         actuator_ball=items(length_gear),
-        actuator_dof3=_ball_gear_dofs(mjm, quat_of, quat),
         actuator_gain=items(gain.reshape(nu, 3)),
         actuator_bias=items(bias.reshape(nu, 3)),
         actuator_ctrlmin=items(np.where(ctrllimited, mjm.actuator_ctrlrange[:, 0], -np.inf)),
@@ -60,11 +69,12 @@ def actuators(mjm: mujoco.MjModel) -> Part:
     return static, arrays
 
 
-def _ball_gear_dofs(mjm: mujoco.MjModel, quat_of: list[int], quat: list[int]) -> np.ndarray:
-    """``(3, nu, nv, 1)``: 1 at the turning dofs of the ball or free joint that an actuator drives."""
-    out = np.zeros((3, mjm.nu, mjm.nv, 1))
+def _ball_gears(mjm: mujoco.MjModel, quat_of: list[int], quat: list[int], index: dict) -> Pattern:
+    """Selects the moments of an actuator at the turning dofs of the ball or free joint that it drives."""
+    entries = []
     for u, q in enumerate(quat_of):
-        if q >= 0:
-            dof = mjm.jnt_dofadr[quat[q]] + (3 if mjm.jnt_type[quat[q]] == JointType.FREE else 0)
-            out[np.arange(3), u, dof + np.arange(3), 0] = 1.0
-    return out
+        if q < 0:
+            continue
+        dof = mjm.jnt_dofadr[quat[q]] + (3 if mjm.jnt_type[quat[q]] == JointType.FREE else 0)
+        entries += [(k * mjm.nu + u, index[u, dof + k], 1) for k in range(3) if (u, dof + k) in index]
+    return Pattern(entries, (3 * mjm.nu, len(index)))

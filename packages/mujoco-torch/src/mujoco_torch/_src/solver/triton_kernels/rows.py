@@ -1,0 +1,270 @@
+"""Constraint rows made where they are in use: from limit axes, and from contact frames and motion axes.
+
+Worlds seldom use the same rows. The workspace of a group has slots; each world fills them with its own rows, one after
+the other, and the slots of the others hold zeros there.
+"""
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+from .tiles import global_at, load_vector
+
+ROWS = tl.constexpr(8)
+"""Slots that are worked on at once. A thread holds a number of each of them (16: 2 kB of spilled registers, not 0.3)."""
+
+CONSTRAINTS = tl.constexpr(32)
+"""Constraints that are looked at at once."""
+
+
+class Rows(NamedTuple):
+    """Slots in use of a group, in its workspace: jac (slots, N, W), all others (slots, W)."""
+
+    jac: tl.tensor
+    weight: tl.tensor
+    aref: tl.tensor
+    residual: tl.tensor
+    rate: tl.tensor
+    row: tl.tensor
+    count: tl.tensor
+
+
+class Factors(NamedTuple):
+    """What rows are made of: arguments of the operator, the world last, and the stride of limit_axis over worlds."""
+
+    cdof: tl.tensor
+    com: tl.tensor
+    pos: tl.tensor
+    frame: tl.tensor
+    edge: tl.tensor
+    axis: tl.tensor
+    axis_worlds: tl.tensor
+    weight: tl.tensor
+    reference: tl.tensor
+    damping: tl.tensor
+
+
+class Structure(NamedTuple):
+    """Tables of the system (tables.py) and its sizes."""
+
+    constraint_row: tl.tensor
+    row_constraint: tl.tensor
+    limit_dof: tl.tensor
+    limit_size: tl.tensor
+    side_root: tl.tensor
+    side_moved: tl.tensor
+    nv: tl.constexpr
+    nbody: tl.constexpr
+    limits: tl.constexpr
+    contacts: tl.constexpr
+    contact_rows: tl.constexpr
+    axes: tl.constexpr
+    sides: tl.constexpr
+    widest: tl.constexpr
+
+
+# ---- places
+
+
+@triton.jit
+def slots_at(first, W: tl.constexpr):
+    """Offsets (ROWS, W) of the slots from `first` on."""
+    return (first + tl.arange(0, ROWS))[:, None] * W + tl.arange(0, W)[None, :]
+
+
+@triton.jit
+def jac_at(first, N: tl.constexpr, W: tl.constexpr):
+    """Offsets (ROWS, N, W) of J in the slots from `first` on."""
+    slot, dof = (first + tl.arange(0, ROWS))[:, None, None], tl.arange(0, N)[None, :, None]
+    return (slot * N + dof) * W + tl.arange(0, W)[None, None, :]
+
+
+# ---- making rows
+
+
+@triton.jit
+def list_rows(s, weight, row, world, inside, worlds):
+    """Write to each world's slots which rows are active in it; returns how many they are (W,)."""
+    W: tl.constexpr = world.shape[0]
+    lane = tl.arange(0, W)[None, :]
+    filled = tl.zeros((W,), tl.int32)
+    for first in range(0, s.limits + s.contacts, CONSTRAINTS):
+        constraint = first + tl.arange(0, CONSTRAINTS)
+        known = constraint < s.limits + s.contacts
+        start = tl.load(s.constraint_row + constraint, mask=known, other=0)
+        size = tl.load(s.constraint_row + constraint + 1, mask=known, other=0) - start
+        at = global_at(constraint[:, None], world[None, :], worlds)
+        active = tl.load(weight + at, mask=known[:, None] & inside[None, :], other=0) != 0
+        used = tl.where(active, size[:, None], 0)
+        slot = filled[None, :] + tl.cumsum(used, 0) - used
+        for r in range(s.widest):
+            tl.store(row + (slot + r) * W + lane, start[:, None] + r, mask=used > r)
+        filled += tl.sum(used, 0)
+    return filled
+
+
+@triton.jit
+def make_rows(s, f, rows, filled, qvel, world, inside, worlds):
+    """Fill J, weight and aref = reference - damping J qvel in all slots in use."""
+    N: tl.constexpr = qvel.shape[0]
+    W: tl.constexpr = qvel.shape[1]
+    tl.debug_barrier()
+    for first in range(0, rows.count, ROWS):
+        at = slots_at(first, W)
+        used = (first + tl.arange(0, ROWS))[:, None] < filled[None, :]
+        row = tl.load(rows.row + at, mask=used, other=0)
+        constraint = tl.load(s.row_constraint + row, mask=used, other=0)
+        of_constraint = global_at(constraint, world[None, :], worlds)
+        weight = tl.load(f.weight + of_constraint, mask=used, other=0)
+        reference = tl.load(f.reference + of_constraint, mask=used, other=0)
+        damping = tl.load(f.damping + constraint, mask=used, other=0)
+
+        jac = tl.zeros((ROWS, N, W), qvel.dtype)
+        if s.limits > 0:
+            jac += _limit_rows(s, f, constraint, used & (constraint < s.limits), world, N)
+        if s.contacts > 0:
+            contact = constraint - s.limits
+            jac += _contact_rows(s, f, contact, row - s.limits, used & (contact >= 0), world, inside, worlds, N)
+        tl.store(rows.jac + jac_at(first, N, W), jac)
+        tl.store(rows.weight + at, weight)
+        tl.store(rows.aref + at, reference - damping * tl.sum(jac * qvel[None, :, :], 1))
+    tl.debug_barrier()
+
+
+@triton.jit
+def _limit_rows(s, f, limit, used, world, N: tl.constexpr):
+    """J (ROWS, N, W) of limits (ROWS, W), zero where not used."""
+    dof = tl.arange(0, N)[None, :, None]
+    start = tl.load(s.limit_dof + limit, mask=used, other=0)
+    size = tl.load(s.limit_size + limit, mask=used, other=0)
+    jac = tl.zeros((limit.shape[0], N, limit.shape[1]), f.axis.dtype.element_ty)
+    for k in tl.static_range(3):
+        at = global_at(k * s.limits + limit, world[None, :] * (f.axis_worlds > 1), f.axis_worlds)
+        axis = tl.load(f.axis + at, mask=used & (k < size), other=0)
+        jac += tl.where(dof == (start + k)[:, None, :], axis[:, None, :], 0.0)
+    return jac
+
+
+@triton.jit
+def _contact_rows(s, f, contact, row, used, world, inside, worlds, N: tl.constexpr):
+    """J (ROWS, N, W) of contact rows (ROWS, W), zero where not used."""
+    dof = tl.arange(0, N)[None, :, None]
+    pos0, pos1, pos2 = _triple(f.pos, 0, s.contacts, contact, used, world, worlds)
+    force0, force1, force2, torque0, torque1, torque2 = _wrench(s, f, contact, row, used, world, worlds)
+    jac = tl.zeros((row.shape[0], N, row.shape[1]), f.pos.dtype.element_ty)
+    for side in tl.static_range(s.sides):
+        number = contact * s.sides + side
+        root = tl.load(s.side_root + number, mask=used, other=0)
+        com0, com1, com2 = _triple(f.com, 0, s.nbody, root, used, world, worlds)
+        arm0, arm1, arm2 = pos0 - com0, pos1 - com1, pos2 - com2
+        turn0 = torque0 + arm1 * force2 - arm2 * force1
+        turn1 = torque1 + arm2 * force0 - arm0 * force2
+        turn2 = torque2 + arm0 * force1 - arm1 * force0
+        power = _power(f.cdof, 0, turn0, turn1, turn2, s.nv, world, inside, worlds, N)
+        power += _power(f.cdof, 3, force0, force1, force2, s.nv, world, inside, worlds, N)
+        sign = tl.load(s.side_moved + number[:, None, :] * N + dof, mask=used[:, None, :], other=0)
+        jac += tl.where(sign != 0, power * sign.to(power.dtype), 0.0)
+    return jac
+
+
+@triton.jit
+def _wrench(s, f, contact, row, used, world, worlds):
+    """Force, and torque about the contact point, of each row: so far along each axis of its contact's frame."""
+    zero = tl.zeros(row.shape, f.frame.dtype.element_ty)
+    force0, force1, force2, torque0, torque1, torque2 = zero, zero, zero, zero, zero, zero
+    for axis in tl.static_range(s.axes):
+        edge = tl.load(f.edge + axis * s.contact_rows + row, mask=used, other=0)
+        x, y, z = _triple(f.frame, 3 * (axis % 3), s.contacts, contact, used, world, worlds)
+        if axis < 3:
+            force0, force1, force2 = force0 + edge * x, force1 + edge * y, force2 + edge * z
+        else:
+            torque0, torque1, torque2 = torque0 + edge * x, torque1 + edge * y, torque2 + edge * z
+    return force0, force1, force2, torque0, torque1, torque2
+
+
+@triton.jit
+def _triple(source, first, items, item, used, world, worlds):
+    """Components `first` to `first + 2` of items (ROWS, W) of a tensor (components, items, B)."""
+    at = global_at(first * items + item, world[None, :], worlds)
+    x = tl.load(source + at, mask=used, other=0)
+    y = tl.load(source + at + items * worlds, mask=used, other=0)
+    z = tl.load(source + at + 2 * items * worlds, mask=used, other=0)
+    return x, y, z
+
+
+@triton.jit
+def _power(cdof, first, x, y, z, nv, world, inside, worlds, N: tl.constexpr):
+    """Inner products (ROWS, N, W) of vectors (ROWS, W) with components `first` to `first + 2` of all motion axes."""
+    step = nv * worlds
+    total = x[:, None, :] * load_vector(cdof + first * step, nv, world, inside, worlds, N)[None, :, :]
+    total += y[:, None, :] * load_vector(cdof + (first + 1) * step, nv, world, inside, worlds, N)[None, :, :]
+    return total + z[:, None, :] * load_vector(cdof + (first + 2) * step, nv, world, inside, worlds, N)[None, :, :]
+
+
+# ---- products
+
+
+@triton.jit
+def multiply(rows, x, target, from_aref: tl.constexpr):
+    """J x, or J x - aref, to slots of the workspace."""
+    N: tl.constexpr = x.shape[0]
+    W: tl.constexpr = x.shape[1]
+    tl.debug_barrier()
+    for first in range(0, rows.count, ROWS):
+        at = slots_at(first, W)
+        product = tl.sum(tl.load(rows.jac + jac_at(first, N, W)) * x[None, :, :], 1)
+        if from_aref:
+            product -= tl.load(rows.aref + at)
+        tl.store(target + at, product)
+    tl.debug_barrier()
+
+
+@triton.jit
+def pull(rows, N: tl.constexpr, W: tl.constexpr):
+    """J' D min(0, residual) (N, W)."""
+    total = tl.zeros((N, W), rows.jac.dtype.element_ty)
+    for first in range(0, rows.count, ROWS):
+        at = slots_at(first, W)
+        force = tl.load(rows.weight + at) * tl.minimum(tl.load(rows.residual + at), 0.0)
+        total += tl.sum(tl.load(rows.jac + jac_at(first, N, W)) * force[:, None, :], 0)
+    return total
+
+
+@triton.jit
+def squares(rows, residual, W: tl.constexpr):
+    """The sum of D min(0, residual)^2 (W,)."""
+    total = tl.zeros((W,), rows.jac.dtype.element_ty)
+    for first in range(0, rows.count, ROWS):
+        at = slots_at(first, W)
+        below = tl.minimum(tl.load(residual + at), 0.0)
+        total += tl.sum(tl.load(rows.weight + at) * below * below, 0)
+    return total
+
+
+@triton.jit
+def add_stiffness(rows, a):
+    """A + J' D J (N, N, W) over the rows that push."""
+    N: tl.constexpr = a.shape[0]
+    W: tl.constexpr = a.shape[2]
+    lane = tl.arange(0, W)
+    for slot in range(0, rows.count):
+        residual = tl.load(rows.residual + slot * W + lane)
+        weight = tl.load(rows.weight + slot * W + lane)
+        jac = tl.load(rows.jac + slot * N * W + tl.arange(0, N)[:, None] * W + lane[None, :])
+        scaled = tl.where(residual < 0, weight, 0.0)[None, :] * jac
+        a += scaled[:, None, :] * jac[None, :, :]
+    return a
+
+
+@triton.jit
+def move(rows, alpha, done):
+    """Residuals after a step `alpha` (W,) in the worlds that are not done."""
+    W: tl.constexpr = alpha.shape[0]
+    tl.debug_barrier()
+    for first in range(0, rows.count, ROWS):
+        at = slots_at(first, W)
+        residual = tl.load(rows.residual + at)
+        moved = residual + alpha[None, :] * tl.load(rows.rate + at)
+        tl.store(rows.residual + at, tl.where(done[None, :], residual, moved))
+    tl.debug_barrier()

@@ -1,0 +1,100 @@
+"""The structure of a System as tensors on a device."""
+
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..system import System
+from .launch import padded
+
+# Tensors live as long as their system: a captured CUDA graph knows their addresses. No lock: the worst that two threads
+# can do is to make the same tables twice, and the first ones stay.
+_tables: weakref.WeakKeyDictionary[System, dict[torch.device, "Tables"]] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Structure of a system, int32 unless it says otherwise; N is nv, padded.
+
+    Attributes:
+      element: (N, N), where M[i, j] and M[j, i] stand in the sparse inertia, -1 where they are zero.
+      M_rowadr, M_colind, dof_bodyid: as in `System`; M_rowadr has the number of elements at its end.
+      constraint_row: (limits + contacts + 1,), the first row of each constraint, then the number of rows.
+      row_constraint: (rows,), the constraint of each row.
+      limit_dof, limit_size: (limits,).
+      side_root: (contacts, sides), root body of the tree of each side, 0 where there is no such side.
+      side_moved: (contacts, sides, N) int8, 1 or -1 where a dof moves a side of a contact, else 0.
+    """
+
+    element: Tensor
+    M_rowadr: Tensor
+    M_colind: Tensor
+    dof_bodyid: Tensor
+    constraint_row: Tensor
+    row_constraint: Tensor
+    limit_dof: Tensor
+    limit_size: Tensor
+    side_root: Tensor
+    side_moved: Tensor
+
+
+def tables_of(system: System, device: torch.device) -> Tables:
+    """The tables, made at the first call for this system and device.
+
+    They are made in a thread of their own: while a compiled step records its CUDA graphs, what its thread allocates
+    belongs to the graphs, and would be reused by them.
+    """
+    known = _tables.setdefault(system, {})
+    if device not in known:
+        with ThreadPoolExecutor(1) as executor:
+            known.setdefault(device, executor.submit(_make, system, device).result())
+    return known[device]
+
+
+def _make(system: System, device: torch.device) -> Tables:
+    limits = system.limits
+    constraint_row = [*range(limits), *(limits + row for row in system.contact_row)]
+    owner = [c for c in range(limits + system.contacts) for _ in range(constraint_row[c], constraint_row[c + 1])]
+    root, moved = _sides(system)
+    numbers = {
+        "element": _elements(system),
+        "M_rowadr": [*system.M_rowadr, system.nC],
+        "M_colind": system.M_colind,
+        "dof_bodyid": system.dof_bodyid,
+        "constraint_row": constraint_row,
+        "row_constraint": owner,
+        "limit_dof": system.limit_dof,
+        "limit_size": system.limit_size,
+        "side_root": root,
+    }
+    tensors = {name: torch.as_tensor(x, dtype=torch.int32).to(device) for name, x in numbers.items()}
+    return Tables(**tensors, side_moved=moved.to(device))
+
+
+def _elements(system: System) -> Tensor:
+    n = padded(system.nv)
+    element = torch.full((n, n), -1, dtype=torch.int32)
+    for i, (start, row) in enumerate(zip(system.M_rowadr, system.M_rows, strict=True)):
+        for e, j in enumerate(row):
+            element[i, j] = element[j, i] = start + e
+    return element
+
+
+def sides_of(system: System) -> int:
+    """The sides that the contact with most of them has."""
+    return max((len(sides) for sides in system.contact_sides), default=0)
+
+
+def _sides(system: System) -> tuple[Tensor, Tensor]:
+    shape = (system.contacts, sides_of(system))
+    root = torch.zeros(shape, dtype=torch.int32)
+    moved = torch.zeros((*shape, padded(system.nv)), dtype=torch.int8)
+    for contact, sides in enumerate(system.contact_sides):
+        for number, (body, columns) in enumerate(sides):
+            root[contact, number] = body
+            for dof, sign in columns:
+                moved[contact, number, dof] = sign
+    return root, moved
