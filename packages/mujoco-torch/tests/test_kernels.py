@@ -1,218 +1,323 @@
-"""The CPU kernel against the torch reference, and its build."""
+"""How the CPU kernels are built, loaded and registered, and what runs where they cannot be had."""
 
+import functools
 import os
+import re
 import subprocess
 import sys
-import threading
 import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
-from mujoco_torch._src.solver import chol_factor, kernels, linalg
-from mujoco_torch._src.solver.newton import solve as solve_reference
+from mujoco_torch._src import kernels, ops
 
-# float64: rounding of sums in another order. float32: 1e-4, the same with a margin for weak matrices.
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4}
-OPTIONS = {"tolerance": 1e-8, "ls_tolerance": 0.01, "iterations": 50, "ls_iterations": 50}
+OPERATORS = ("combine", "mass_matrix", "factor_m", "solve_m", "hessian_solve", "solve")
+
+# What an operator of each kind gives, and a gradient through all of them; run here and in processes of their own.
+EXERCISE = """
+import os
+import torch
+from mujoco_torch._src import kernels
+from mujoco_torch._src.pattern import Pattern
+from mujoco_torch._src.solver import System, factor_m, mass_matrix, solve, solve_m
+
+SELECT = Pattern([(0, 2, 1), (1, 0, 0.5), (1, 1, -2)], (3, 3))
+SYSTEM = System(
+    nv=3, nbody=3, M_rownnz=(1, 2, 1), M_colind=(0, 0, 1, 2), dof_bodyid=(1, 1, 2), limit_dof=(1,), limit_size=(1,),
+    contact_dim=(3,), contact_sides=(((1, ((0, 1), (1, 1))), (2, ((2, -1),))),), tolerance=1e-12, ls_tolerance=0.01,
+    iterations=50, ls_iterations=50,
+)
+
+def results(worlds=9):
+    numbers = torch.linspace(0, 100, 1000, dtype=torch.float64).sin()
+
+    def some(*size):
+        return numbers[: torch.Size(size).numel() * worlds].reshape(*size, worlds)
+
+    force = some(3).clone().requires_grad_()
+    crb = some(10, 3) * 0.1 + torch.tensor([1.0] * 3 + [0] * 6 + [1])[:, None, None]
+    M = mass_matrix(SYSTEM, crb, some(6, 3), torch.full((3, 1), 5.0, dtype=torch.float64))
+    factor = factor_m(SYSTEM, M)
+    smooth = solve_m(SYSTEM, M, *factor, force)
+    edge = torch.tensor([[1, 1, 1, 1], [0.5, -0.5, 0, 0], [0, 0, 0.5, -0.5]], dtype=torch.float64).unsqueeze(-1)
+    contact = (some(3, 3), some(3, 1), torch.eye(3).reshape(9, 1, 1) + 0 * some(9, 1), edge, some(3, 1) + 2)
+    damping = torch.full((2, 1), 0.1, dtype=torch.float64)
+    rows = (some(2).abs() + 1, some(2) + 3, damping, some(3))
+    qacc, qfrc, niter = solve(SYSTEM, M, some(6, 3), *contact, *rows, force, smooth, 0.5 * smooth)
+    moved = SELECT @ qacc
+    (grad,) = torch.autograd.grad(moved.square().sum(), force)
+    mapped = torch.vmap(lambda x: SELECT @ x)(torch.stack([smooth, qacc]))
+    out = (M, *factor, smooth, qacc, qfrc, niter, moved, grad, mapped)
+    return [x.detach() for x in out]
+"""
+
+HERE: dict = {}
+
+
+def results_here() -> list[torch.Tensor]:
+    if not HERE:
+        exec(EXERCISE, HERE)
+    return HERE["results"]()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _built():
+def _built() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if kernels.library() is None:
             pytest.skip("no C++ compiler on this machine")
 
 
-def generator(*seed):
-    g = torch.Generator().manual_seed(sum(1000**i * n for i, n in enumerate(seed)))
-    return lambda *size: torch.randn(*size, generator=g, dtype=torch.float64)
+def assert_same_results(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
 
 
-def random_mass(nv, worlds, normal):
-    root = normal(nv, nv, worlds)
-    return torch.einsum("ikb,jkb->ijb", root, root) + nv * torch.eye(nv, dtype=torch.float64)[:, :, None]
+# ------------------------------------------------------------------------------------------- processes
 
 
-def random_problem(nv, nl, nc, worlds, dtype, sides=1):
-    """The arguments of `solve`: limits of both sizes, contact rows moved by some dofs, a fifth of the rows idle."""
-    normal = generator(nv, nl, nc, worlds)
-    mass = random_mass(nv, worlds, normal)
-    size = [3 if nv >= 3 and i % 3 == 2 else 1 for i in range(nl)]
-    dof = [i % (nv + 1 - n) for i, n in enumerate(size)]
-    # Unit rows on average, so that many dofs do not make weak matrices weaker.
-    moved = normal(sides, nc, nv).sign() * (normal(sides, nc, nv) > 0) / (6 * sides) ** 0.5
-    rows = (normal(6, nv, worlds), normal(sides, 6, nc, worlds), moved, normal(3, nl, worlds), dof, size)
-    weight = 10 * normal(nl + nc, worlds).abs() * (normal(nl + nc, worlds) > 0.2)
-    force = 5 * normal(nv, worlds)
-    smooth = linalg.chol_solve(linalg.chol_factor(mass), force)
-    problem = (mass, *rows, weight, normal(nl + nc, worlds), force, smooth, smooth + normal(nv, worlds))
-    return tuple(x.to(dtype) if isinstance(x, torch.Tensor) else x for x in problem)
+def start(code: str, cache: Path, *flags: str, **environment: str) -> subprocess.Popen:
+    """A process that runs the exercise and the code after it, with a cache and an environment of its own."""
+    return subprocess.Popen(
+        [sys.executable, *flags, "-c", EXERCISE + code],
+        env={**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
-def assert_same(a, b, tolerance=None):
-    """Equal to the tolerance (default: of the dtype), relative to the largest number of the world."""
-    assert a.shape == b.shape
-    if b.numel() == 0:
-        return
-    scale = b.abs().flatten(0, -2).amax(0).clamp_min(1)
-    assert ((a - b).abs() / scale).max() < (tolerance or TOLERANCE[a.dtype])
+def output(process: subprocess.Popen) -> tuple[list[str], str]:
+    """What it printed, and its messages; it must have succeeded."""
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return out.splitlines(), err
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-@pytest.mark.parametrize("worlds", [1, 3, 8, 37, 300])
-@pytest.mark.parametrize("nv", [1, 2, 3, 4, 6, 13, 27, 40])
-def test_equal_to_the_reference(nv, worlds, dtype):
-    for nl, nc, sides in ((1, 0, 1), (0, 1, 1), (7, 0, 2), (5, 25, 2), (20, 60, 1)):
-        problem = random_problem(nv, nl, nc, worlds, dtype, sides)
-        *values, niter = kernels.solve(*problem, **OPTIONS)
-        *expected, counts = solve_reference(*problem, **OPTIONS)
-        for a, b in zip(values, expected, strict=True):
-            assert_same(a, b)
-        assert (niter - counts).abs().max() <= (0 if dtype == torch.float64 else 1)
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A compiler that does not optimise: the build is tested, not what it gives."""
+    return script(tmp_path_factory.mktemp("compiler") / "quick", f'exec {real_compiler()} "$@" -O0\n')
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-@pytest.mark.parametrize("worlds", [1, 8, 37])
-@pytest.mark.parametrize("nv", [1, 2, 4, 13, 27])
-def test_linear_solves_equal_the_reference(nv, worlds, dtype):
-    normal = generator(nv, worlds)
-    mass, force = random_mass(nv, worlds, normal).to(dtype), normal(nv, worlds).to(dtype)
-    factor = linalg.chol_factor(mass)
-    assert_same(kernels.chol_factor(mass), factor)
-    assert_same(kernels.chol_solve(factor, force), linalg.chol_solve(factor, force))
-    for nefc in (0, 1, 30):
-        jac = normal(nefc, nv, worlds) * (normal(nefc, nv, 1) > 0)
-        weight = normal(nefc, worlds).clamp(min=0)
-        rows = (mass, jac.to(dtype), weight.to(dtype), force)
-        assert_same(kernels.hessian_solve(*rows), linalg.hessian_solve(*rows))
+def real_compiler() -> str:
+    (path,) = kernels.find_compiler()[-1:]
+    return path
 
 
-@pytest.mark.parametrize("ls_iterations", [1, 2, 3, 4, 6, 10])
-@pytest.mark.parametrize("iterations", [1, 3])
-def test_equal_to_the_reference_when_cut_short(iterations, ls_iterations):
-    """Rows 10,000 times as stiff: the line search has something to do, and rounding counts 10,000 times as much."""
-    options = {**OPTIONS, "iterations": iterations, "ls_iterations": ls_iterations}
-    problem = random_problem(9, 10, 30, 64, torch.float64)
-    problem = (*problem[:7], 1e4 * problem[7], *problem[8:])
-    *values, niter = kernels.solve(*problem, **options)
-    *expected, counts = solve_reference(*problem, **options)
-    for a, b in zip(values, expected, strict=True):
-        assert_same(a, b, 1e-8)
-    assert torch.equal(niter, counts)
+def script(path: Path, body: str) -> str:
+    path.write_text(f"#!/bin/sh\n{body}")
+    path.chmod(0o755)
+    return str(path)
 
 
-def test_more_than_64_tile_columns():
-    problem = random_problem(270, 9, 5, 2, torch.float64)
-    *values, _ = kernels.solve(*problem, **OPTIONS)
-    *expected, _ = solve_reference(*problem, **OPTIONS)
-    for a, b in zip(values, expected, strict=True):
-        assert_same(a, b)
+def test_processes_may_build_at_once(tmp_path: Path, quick: str) -> None:
+    """Neither warns, both have kernels that work, and one library stays behind."""
+    code = f"torch.save(results(), f'{tmp_path}/{{os.getpid()}}'); print(kernels.library() is not None)"
+    processes = [start(code, tmp_path / "cache", "-W", "error", CXX=quick) for _ in range(2)]
+    assert [output(p)[0] for p in processes] == [["True"]] * 2
+    for p in processes:
+        assert_same_results(torch.load(tmp_path / str(p.pid)), results_here())
+    assert [f.suffix for f in (tmp_path / "cache" / "mujoco_torch").iterdir()] == [".so"]
 
 
-def test_threads_give_the_same_numbers():
-    problem = random_problem(9, 10, 20, 1000, torch.float64)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        one = kernels.solve(*problem, **OPTIONS)
-        torch.set_num_threads(3)
-        three = kernels.solve(*problem, **OPTIONS)
-    finally:
-        torch.set_num_threads(before)
-    for a, b in zip(one, three, strict=True):
-        assert torch.equal(a, b)
+def test_the_reference_runs_without_a_compiler(tmp_path: Path) -> None:
+    """The same numbers, by operators, gradient and vmap alike, and one warning however often they run."""
+    code = (
+        f"for _ in range(2): torch.save(results(), {str(tmp_path / 'results')!r})\nprint(kernels.library())"
+    )
+    process = start(code, tmp_path / "cache", "-W", "always", CXX="no-such-compiler -O1")
+    out, err = output(process)
+    assert out == ["None"]
+    assert (
+        err.count("RuntimeWarning: mujoco_torch: no CPU kernels (CXX=no-such-compiler -O1: not found)") == 1
+    )
+    assert not list((tmp_path / "cache").glob("**/*.so"))
+    assert_same_results(torch.load(tmp_path / "results"), results_here())
 
 
-def test_callable_from_many_threads_at_once():
-    problems = [random_problem(5 + i, 5, 15, 100, torch.float64) for i in range(4)]
-    expected = [kernels.solve(*p, **OPTIONS)[0] for p in problems]
-    results = [None] * 4
-
-    def work(i):
-        for _ in range(5):
-            results[i] = kernels.solve(*problems[i], **OPTIONS)[0]
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
-
-
-# ---- build
-
-FACTOR = """
-import torch
-from mujoco_torch._src.solver import chol_factor, kernels
-eye = torch.eye(3).unsqueeze(-1)
-assert torch.equal(chol_factor(eye), eye)
-print(kernels.library() is not None)
-"""
-
-
-def test_processes_may_build_at_once(tmp_path):
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", "-c", FACTOR]
-    processes = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    outputs = [p.communicate(timeout=300) for p in processes]
-    assert [out.strip() for out, _ in outputs] == ["True", "True"], outputs
-    assert [f.suffix for f in (tmp_path / "mujoco_torch").iterdir()] == [".so"]
+# ------------------------------------------------------------------------------------------- the build, in this process
 
 
 @pytest.fixture
-def unbuilt(tmp_path, monkeypatch):
-    """An empty cache, and a process that has not looked for its kernel yet."""
+def unbuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: str) -> Iterator[Path]:
+    """An empty cache, and a loader that has not looked for its kernels; the loaded ones stay registered."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    kernels._library.cache_clear()
-    yield tmp_path
-    kernels._library.cache_clear()
+    monkeypatch.setenv("CXX", quick)
+    monkeypatch.setattr(kernels, "_library", functools.cache(kernels._library.__wrapped__))
+    return tmp_path
 
 
-def test_built_once(unbuilt, monkeypatch):
-    """A damaged file is replaced; a good one is used as it is."""
-    command = [*kernels.find_compiler(), *kernels._FLAGS, *kernels._NATIVE[0]]
-    (kernels.cache_dir() / f"kernels-{kernels._key(command)}.so").write_bytes(b"not a library")
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list:
     runs, run = [], subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: runs.append(args) or run(*args, **kwargs))
+    monkeypatch.setattr(
+        subprocess, "run", lambda *args, **kwargs: runs.append(args[0]) or run(*args, **kwargs)
+    )
+    return runs
+
+
+def target(native: tuple[str, ...] = kernels._NATIVE[0]) -> Path:
+    folder = kernels.cache_dir()
+    assert folder is not None
+    return folder / f"kernels-{kernels._key([*kernels.find_compiler(), *kernels._FLAGS, *native])}.so"
+
+
+def test_built_once(unbuilt: Path, compilations: list) -> None:
+    """A damaged file is replaced; a good one is used as it is."""
+    target().write_bytes(b"not a library")
     for _ in range(2):
         kernels._library.cache_clear()
         assert kernels.library() is not None
-    assert len(runs) == 1
+    assert len(compilations) == 1
+    assert list((unbuilt / "cache" / "mujoco_torch").iterdir()) == [target()]
 
 
-def test_a_cache_that_cannot_be_written_is_replaced(unbuilt, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_replaced(
+    unbuilt: Path, compilations: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a folder that is gone after loading; and a compiler that does not know -march is asked without it."""
+    plain = (
+        f'case "$*" in *native*) echo unknown option >&2; exit 1;; esac\nexec {real_compiler()} "$@" -O0\n'
+    )
+    monkeypatch.setenv("CXX", script(unbuilt / "plain", plain))
     (unbuilt / "cache").write_text("a file where the folder should be")
-    assert kernels.library() is not None
+    assert kernels.cache_dir() is None
+    library = kernels.library()
+    assert library is not None
+    assert all(hasattr(library, f"mjt_{name}") for name in OPERATORS)
+    assert [[x for x in command if "native" in x] for command in compilations] == [
+        ["-march=native"], ["-mcpu=native"], [],
+    ]  # fmt: skip
+    assert not Path(compilations[-1][-1]).parent.exists()
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "reason"),
     [
         ("CXX", "no-such-compiler -O1", "CXX=no-such-compiler -O1: not found"),
-        ("PATH", "", "no C[+][+] compiler among"),
+        ("PATH", "", "no C[+][+] compiler among g[+][+], clang[+][+], c[+][+]"),
     ],
 )
-def test_one_warning_and_the_reference_without_a_compiler(unbuilt, monkeypatch, variable, value, reason):
+def test_one_warning_without_a_compiler(
+    unbuilt: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, reason: str
+) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv(variable, value)
-    eye = torch.eye(3).unsqueeze(-1)
     with pytest.warns(RuntimeWarning, match=reason) as caught:
         for _ in range(3):
-            assert torch.equal(chol_factor(eye), eye)
+            assert kernels.library() is None
+        kernels.tell_pattern(1, 1, [0, 0], [], [])
+        kernels.tell_system(1, object())
+        assert not kernels.register.__wrapped__(OPERATORS)
     assert len(caught) == 1
 
 
-def test_a_failing_compiler_is_reported(unbuilt, monkeypatch):
-    compiler = unbuilt / "broken"
-    compiler.write_text("#!/bin/sh\necho cannot compile today >&2\nexit 3\n")
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
+def test_a_failing_compiler_is_reported(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", script(unbuilt / "broken", "echo cannot compile today >&2\nexit 3\n"))
     with pytest.warns(RuntimeWarning, match="broken failed: cannot compile today"):
         assert kernels.library() is None
-    assert not list(kernels.cache_dir().iterdir())
+    folder = kernels.cache_dir()
+    assert folder is not None
+    assert not list(folder.iterdir())
+
+
+def test_a_compiler_that_says_nothing_is_reported(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", script(unbuilt / "silent", "exit 3\n"))
+    with pytest.warns(RuntimeWarning, match="silent failed: exit status 3"):
+        assert kernels.library() is None
+
+
+def test_a_compiler_that_builds_no_library_is_reported(
+    unbuilt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that all is well, and leaves an empty file."""
+    monkeypatch.setenv("CXX", script(unbuilt / "empty", "exit 0\n"))
+    with pytest.warns(RuntimeWarning, match="file too short"):
+        assert kernels.library() is None
+
+
+def test_the_name_of_a_library_says_what_it_is_made_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Compiler, flags, processor and every source file; a cache may be shared, and outlives an update."""
+    names = {kernels._key(["g++"]), kernels._key(["clang++"]), kernels._key(["g++", "-O1"])}
+    monkeypatch.setattr(kernels, "_processor", lambda: "another")
+    names.add(kernels._key(["g++"]))
+    assert {path.name for path in kernels._PARTS} == {
+        path.name for path in Path(kernels.__file__).parent.iterdir() if path.suffix in (".cpp", ".h")
+    }
+    for part in kernels._PARTS:
+        changed = tmp_path / part.name
+        changed.write_text(part.read_text() + "\n")
+        monkeypatch.setattr(kernels, "_PARTS", tuple(changed if p == part else p for p in kernels._PARTS))
+        names.add(kernels._key(["g++"]))
+    assert len(names) == 4 + len(kernels._PARTS)
+
+
+def test_cache_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one"))
+    folder = kernels.cache_dir()
+    assert folder == tmp_path / "one" / "mujoco_torch"
+    assert folder.stat().st_mode & 0o077 == 0
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "two"))
+    assert kernels.cache_dir() == tmp_path / "two" / ".cache" / "mujoco_torch"
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    assert kernels.cache_dir() is None
+
+
+# ------------------------------------------------------------------------------------------- registration
+
+
+def test_every_operator_is_a_kernel() -> None:
+    ops.prepare()
+    assert set(OPERATORS) == set(ops._references)
+    for name in OPERATORS:
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"mujoco_torch::{name}", "CPU")
+        assert hasattr(kernels.library(), f"mjt_{name}")
+
+
+def test_no_python_between_the_dispatcher_and_a_kernel() -> None:
+    """The reference would run Python: then the profiler sees operators of torch inside."""
+    results_here()
+    x = torch.ones(3, 9, dtype=torch.float64)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        HERE["SELECT"] @ x
+    names = [event.key for event in profile.key_averages()]
+    assert "mujoco_torch::combine" in names
+    assert not {"aten::matmul", "aten::bmm", "aten::mm", "aten::contiguous"} & set(names)
+
+
+def fields_of(source: str, struct: str) -> list[str]:
+    """Names of the members of a struct in C, in order."""
+    text = (Path(kernels.__file__).parent / source).read_text()
+    (body,) = re.findall(rf"struct {struct} \{{(.*?)\}};", re.sub(r"//.*", "", text), re.DOTALL)
+    names = []
+    for member in body.split(";"):
+        function = re.findall(r"^\s*\w+ \(\*(\w+)\)", member)
+        names += function or re.findall(r"\w+", re.sub(r"^\s*(const )?\w+", "", member))
+    return names
+
+
+@pytest.mark.parametrize(
+    ("names", "source", "struct"),
+    [
+        (lambda: [name for name, _ in kernels._Pattern._fields_], "structure.h", "PatternSpec"),
+        (lambda: [name for name, _ in kernels._System._fields_], "structure.h", "SystemSpec"),
+        (lambda: [*_without_prefix(kernels._TORCH), *kernels._DTYPES], "torch_api.h", "Torch"),
+    ],
+    ids=["pattern", "system", "torch"],
+)  # fmt: skip
+def test_python_and_c_agree_on_the_order_of_fields(
+    names: Callable[[], list[str]], source: str, struct: str
+) -> None:
+    assert names() == fields_of(source, struct)
+
+
+def _without_prefix(names: tuple[str, ...]) -> list[str]:
+    return [re.sub("^(aoti_)?torch_|_object$", "", name) for name in names]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mujoco_torch._src import pattern as pattern_module
 from mujoco_torch._src.components import Components
+from mujoco_torch._src.ops import prepare
 from mujoco_torch._src.pattern import Pattern, content_key
 
 property_test = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -225,9 +226,6 @@ def test_gradients() -> None:
         assert not (sparse @ x).requires_grad
 
 
-@pytest.mark.xfail(
-    reason="the gradient looks the matrix up by its key, and nothing holds it", raises=KeyError
-)
 def test_gradient_after_the_matrix_is_let_go() -> None:
     """As when a function makes a model, steps it and returns a loss."""
     x = random(1, 3).requires_grad_()
@@ -276,6 +274,7 @@ def test_vmap_of_vmap_and_of_grad() -> None:
 
 
 def test_opcheck() -> None:
+    prepare()
     sparse = Pattern.of_matrix(example())
     for x in (random(4, 3), random(2, 4, 3).float(), random(9, 4).T):
         torch.library.opcheck(torch.ops.mujoco_torch.combine.default, (x, sparse.key))
@@ -316,5 +315,6 @@ def test_refuses_a_dtype_without_a_kernel(dtype: torch.dtype) -> None:
 
 
 def test_refuses_an_unknown_matrix() -> None:
+    prepare()
     with pytest.raises(RuntimeError, match="given an unknown structure"):
         torch.ops.mujoco_torch.combine.default(torch.zeros(4, 9), 1)

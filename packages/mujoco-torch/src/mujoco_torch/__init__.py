@@ -4,7 +4,7 @@ from mujoco_torch._src.actuation import fwd_actuation
 from mujoco_torch._src.bias import rne
 from mujoco_torch._src.check import Finding, check
 from mujoco_torch._src.com import com_pos, com_vel
-from mujoco_torch._src.compile import compile  # noqa: A004  (the name torch gives it)
+from mujoco_torch._src.compile import compile
 from mujoco_torch._src.constraint import make_constraint
 from mujoco_torch._src.contact import collision
 from mujoco_torch._src.errors import ArgumentError, MujocoTorchError, StateError, UnsupportedModelError

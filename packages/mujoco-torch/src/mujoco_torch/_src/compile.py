@@ -11,11 +11,12 @@ import itertools
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+import torch._dynamo.exc
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -38,7 +39,7 @@ from mujoco_torch._src.integrate import (
     rollout,
     step,
 )
-from mujoco_torch._src.stage import ALL, check_fits
+from mujoco_torch._src.stage import ALL, check_batch, check_fits
 from mujoco_torch._src.topology import Topology
 from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, new_data, read_field, shape_of
 
@@ -54,7 +55,9 @@ class _Piece:
 
     _names = itertools.count()
 
-    def __init__(self, fn: Inside, m: Model, inputs: Sequence[str], outputs: Sequence[str], mode: str | None) -> None:
+    def __init__(
+        self, fn: Inside, m: Model, inputs: Sequence[str], outputs: Sequence[str], mode: str | None
+    ) -> None:
         empty = set(m.topology.empty_fields.split())
         self.inputs = tuple(name for name in inputs if name not in empty)
         self.outputs = tuple(name for name in outputs if name not in empty)
@@ -77,16 +80,16 @@ class _Piece:
         run.__code__ = run.__code__.replace(co_name=f"piece_{next(self._names)}")
         options = dict(torch._inductor.list_mode_options(mode or "default"))
         options |= {"cpp_wrapper": True, "cpp.threads": 1, "guard_filter_fn": _no_guards}
-        self._run = torch.compile(run, fullgraph=True, dynamic=False, options=options)
-        self._compiled = False
+        self.run = torch.compile(run, fullgraph=True, dynamic=False, options=options)
+        self.compiled = False
 
     def __call__(self, params: Tensor, values: Values) -> Values:
         inputs = [values[name] for name in self.inputs]
-        if not self._compiled:
+        if not self.compiled:
             # Dynamo takes two inputs that are one tensor now for one input for ever; a guard would tell.
             inputs = [x.clone() for x in inputs]
-            self._compiled = True
-        outputs = self._run(params, *inputs)
+            self.compiled = True
+        outputs = self.run(params, *inputs)
         return dict(zip(self.outputs, outputs, strict=True))
 
 
@@ -108,7 +111,6 @@ class _Stepper:
     """The pieces of a step of one model, for blocks of one size."""
 
     def __init__(self, m: Model, keep: Sequence[str], mode: str | None) -> None:
-        self.m = m
         state = [name for name in layout.STATE if name not in m.topology.empty_fields.split()]
         kept = [name for name in keep if name not in layout.STATE]
         make = functools.partial(_Piece, m=m, mode=mode)
@@ -118,7 +120,9 @@ class _Stepper:
             moved = ("time", "qpos", "qvel", *RK4_CARRIED[3:])
             self._forward = make(forward.inside, inputs=state, outputs=("qacc",))
             kept = [name for name in kept if name != "qacc"]
-            self._last = make(forward.inside, inputs=state, outputs=("qacc", *kept)) if kept else self._forward
+            self._last = (
+                make(forward.inside, inputs=state, outputs=("qacc", *kept)) if kept else self._forward
+            )
             self._stage = make(rk4_stage, inputs=(*carried, "rk_weight", "rk_fraction"), outputs=moved)
             self._end = make(rk4_end, inputs=carried, outputs=(*ADVANCED, "qacc"))
             self._numbers = {x: torch.tensor(x, dtype=m.dtype) for x in {*RK4_WEIGHTS, *RK4_FRACTIONS}}
@@ -136,7 +140,7 @@ class _Stepper:
 
     def _runge_kutta(self, params: Tensor, values: Values, last: bool) -> Values:
         values = values | self._forward(params, values)
-        values = rk4_begin(self.m, InsideData(values)).fields
+        values = rk4_begin(InsideData(values)).fields
         for weight, fraction in zip(RK4_WEIGHTS, RK4_FRACTIONS, strict=True):
             numbers = {"rk_weight": self._numbers[weight], "rk_fraction": self._numbers[fraction]}
             values = values | self._stage(params, values | numbers)
@@ -248,9 +252,18 @@ class _Engine:
         self._plain = torch.compile(step, fullgraph=True, mode=mode)
         self._wrapper = True
 
+    @property
+    def pieces(self) -> list[_Piece]:
+        """The pieces compiled so far, for `mjt diagnose`: it counts the guards of their `run`, and replaces it."""
+        made = [
+            x for stepper in self._steppers.values() for x in vars(stepper).values() if isinstance(x, _Piece)
+        ]
+        return [piece for piece in dict.fromkeys(made) if piece.compiled]
+
     def step(self, m: Model, d: Data, nsteps: int = 1) -> Data:
         """``step``, compiled."""
         check_nsteps(nsteps)
+        check_batch(d)
         if not self._in_blocks(m, d):
             for _ in range(nsteps):
                 d = self._plain_step(m, d)
@@ -271,6 +284,7 @@ class _Engine:
         self, m: Model, d: Data, controls: Tensor, keep: Sequence[str] = ("qpos", "qvel")
     ) -> tuple[Data, TensorDict]:
         """``rollout``, compiled."""
+        check_batch(d)
         check_controls(m, d, controls)
         check_keep(keep)
         if not self._in_blocks(m, d):
@@ -299,8 +313,8 @@ class _Engine:
         return worlds.data(), TensorDict(kept, batch_size=(worlds.nworld, nstep))
 
     def _in_blocks(self, m: Model, d: Data) -> bool:
-        """Whether a call can run in blocks: a batch on a CPU, no gradients, nothing that traces."""
-        if m.device.type != "cpu" or not self._wrapper or len(d.batch_size) > 1:
+        """Whether a call can run in blocks: on a CPU, no gradients, nothing that traces."""
+        if m.device.type != "cpu" or not self._wrapper:
             return False
         if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return False
@@ -310,7 +324,9 @@ class _Engine:
     def _plain_step(self, m: Model, d: Data) -> Data:
         d = self._plain(m, d)
         # A CUDA graph overwrites its outputs in the next call.
-        return d.clone() if m.device.type == "cuda" and self.mode in ("reduce-overhead", "max-autotune") else d
+        return (
+            d.clone() if m.device.type == "cuda" and self.mode in ("reduce-overhead", "max-autotune") else d
+        )
 
     def _run(self, m: Model, worlds: _Worlds, keep: tuple[str, ...], run: Callable) -> bool:
         """Run all blocks; False where the C++ wrapper cannot be built, once, with a warning."""
@@ -337,21 +353,27 @@ class _Engine:
 
 def _kept_field(m: Model, name: str, batch: tuple[int, int]) -> Tensor:
     field = layout.FIELDS[name]
-    return torch.empty((*batch, *shape_of(m.topology, field)), dtype=torch.int32 if field.integer else m.dtype)
+    return torch.empty(
+        (*batch, *shape_of(m.topology, field)), dtype=torch.int32 if field.integer else m.dtype
+    )
 
 
 def _reason(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def compile(  # noqa: A001  (the name torch gives it)
-    fn: Callable = step, *, mode: str | None = None, keep: Iterable[str] | None = None, block: int | None = None
+def compile(
+    fn: Callable = step,
+    *,
+    mode: str | None = None,
+    keep: Sequence[str] | None = None,
+    block: int | None = None,
 ) -> Callable:
     """A compiled ``step`` or ``rollout``: in blocks of worlds on a CPU, one graph on a GPU.
 
-    ``compile(step)`` is called like ``step``: ``(m, d, nsteps=1)``; ``compile(rollout)`` like ``rollout``. Each model, dtype
-    and, below ``block`` worlds, each number of worlds is compiled once, at its first call; the number of steps, and the
-    number of worlds above ``block``, do not matter.
+    ``compile(step)`` is called like ``step``: ``(m, d, nsteps=1)``; ``compile(rollout)`` like ``rollout``. Each model,
+    dtype and, below ``block`` worlds, each number of worlds is compiled once, at its first call; the number of steps,
+    and the number of worlds above ``block``, do not matter.
 
     Where gradients or ``torch.func`` transforms are asked for, and where the C++ wrapper cannot be built (a warning
     says why), a call runs as ``torch.compile(fn, fullgraph=True)`` would.
@@ -368,12 +390,13 @@ def compile(  # noqa: A001  (the name torch gives it)
     """
     if fn not in (step, rollout):
         raise ArgumentError(
-            "compile takes mujoco_torch.step or mujoco_torch.rollout; for another stage use torch.compile(stage, fullgraph=True)"
+            "compile takes mujoco_torch.step or mujoco_torch.rollout; "
+            "for another stage use torch.compile(stage, fullgraph=True)"
         )
     if block is not None and block < 1:
         raise ArgumentError(f"block is {block}; it must be a positive number of worlds")
+    if keep is not None:
+        check_keep(keep)
     kept = None if keep is None else tuple(keep)
-    if kept is not None:
-        check_keep(kept)
     engine = _Engine(mode, kept, block or BLOCK)
     return engine.rollout if fn is rollout else engine.step

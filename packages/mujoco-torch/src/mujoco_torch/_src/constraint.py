@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mujoco_torch._src import solver
-from mujoco_torch._src.components import Components, join
+from mujoco_torch._src.components import Components
 from mujoco_torch._src.kinematics import joint_quats
 from mujoco_torch._src.spatial import MINVAL, cross, dot, norm, normalize, quat_to_rotation_vector
 from mujoco_torch._src.stage import public
@@ -66,7 +66,9 @@ def make_constraints(m: InsideModel, d: InsideData) -> Constraints:
         parts.append(_constraints(m, "contact", d.contact_dist, m.contact_threshold))
     if not parts:
         return Constraints(*(d.qpos.new_zeros((0, d.qpos.shape[-1])) for _ in Constraints._fields))
-    return Constraints(*(torch.cat(field) if len(field) > 1 else field[0] for field in zip(*parts, strict=True)))
+    return Constraints(
+        *(torch.cat(field) if len(field) > 1 else field[0] for field in zip(*parts, strict=True))
+    )
 
 
 def _constraints(m: InsideModel, name: str, dist: Tensor, threshold: Tensor) -> Constraints:
@@ -95,7 +97,7 @@ def _constraints(m: InsideModel, name: str, dist: Tensor, threshold: Tensor) -> 
 
 
 def limit_axis(m: InsideModel, d: InsideData) -> Tensor:
-    """Axes ``[3, nl, 1 or B]`` of the limit rows: the side of a scalar joint; of a ball, the axis it is turned about."""
+    """Axes ``[3, nl, 1 or B]`` of the limit rows: the side of a scalar joint; the axis about which a ball is turned."""
     if not m.ball_limit:
         return m.limit_axis
     return m.limit_axis - m.limit_ball @ normalize(quat_to_rotation_vector(joint_quats(m, d.qpos)))[0]

@@ -20,8 +20,8 @@ from mujoco_torch._src.types import InsideData, InsideModel
 INPUTS = tuple(STATE)
 POSITION = names(
     "xpos xquat xmat xipos ximat xanchor xaxis geom_xpos geom_xmat site_xpos site_xmat cam_xpos cam_xmat light_xpos "
-    "light_xdir subtree_com cdof cinert actuator_length actuator_moment crb M qLD qLDiagInv ncon contact_dist contact_pos "
-    "contact_frame"
+    "light_xdir subtree_com cdof cinert actuator_length actuator_moment crb M qLD qLDiagInv ncon contact_dist "
+    "contact_pos contact_frame"
 )
 VELOCITY = names(
     "actuator_velocity cvel cdof_dot qfrc_bias qfrc_spring qfrc_damper qfrc_passive nefc efc_pos efc_D efc_vel efc_aref"

@@ -73,7 +73,7 @@ def rungekutta4(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: the dynamics of ``d`` do not fit the model.
     """
-    d = rk4_begin(m, d)
+    d = rk4_begin(d)
     for weight, fraction in zip(RK4_WEIGHTS, RK4_FRACTIONS, strict=True):
         d = rk4_stage(m, d.replace(rk_weight=weight, rk_fraction=fraction))
         d = forward.inside(m, d)
@@ -85,7 +85,7 @@ def rungekutta4(m: InsideModel, d: InsideData) -> InsideData:
 RK4_CARRIED = ("rk_time", "rk_qpos", "rk_qvel", "rk_moved", "rk_qvel_sum", "rk_qacc_sum")
 
 
-def rk4_begin(m: InsideModel, d: InsideData) -> InsideData:
+def rk4_begin(d: InsideData) -> InsideData:
     """Start of a step: nothing moved, no slopes."""
     none = torch.zeros_like(d.qvel)
     return d.replace(
@@ -118,9 +118,7 @@ def rk4_end(m: InsideModel, d: InsideData) -> InsideData:
 
 def _count_slopes(m: InsideModel, d: InsideData, weight) -> tuple[InsideData, Tensor]:
     velocity = _pull_back(m, d.rk_moved, d.qvel)
-    d = d.replace(
-        rk_qvel_sum=d.rk_qvel_sum + weight * velocity, rk_qacc_sum=d.rk_qacc_sum + weight * d.qacc
-    )
+    d = d.replace(rk_qvel_sum=d.rk_qvel_sum + weight * velocity, rk_qacc_sum=d.rk_qacc_sum + weight * d.qacc)
     return d, velocity
 
 
@@ -215,7 +213,11 @@ def rollout(
 
 def check_controls(m: Model, d: Data, controls: Tensor) -> None:
     """Raise StateError unless the controls fit the model and the state."""
-    if controls.dim() != len(d.batch_size) + 2 or controls.shape[-1] != m.nu or controls.shape[:-2] != d.batch_size:
+    if (
+        controls.dim() != len(d.batch_size) + 2
+        or controls.shape[-1] != m.nu
+        or controls.shape[:-2] != d.batch_size
+    ):
         raise StateError(
             f"controls have shape {tuple(controls.shape)}, the model and the state need "
             f"{(*d.batch_size, 'nstep', m.nu)}"

@@ -38,8 +38,11 @@ def put_model(
     if findings:
         raise UnsupportedModelError(findings)
     dtype = _dtype(dtype)
-    structure, params = topology.build(mjm)
-    return Model(structure, torch.as_tensor(params).to(device=_device(device), dtype=dtype))
+    structure, flat = topology.build(mjm)
+    params = torch.as_tensor(flat).to(device=_device(device), dtype=dtype)
+    if params.device.type != "cpu":
+        structure.prepare(params)
+    return Model(structure, params)
 
 
 def device_put(

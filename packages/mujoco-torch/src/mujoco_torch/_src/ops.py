@@ -1,11 +1,14 @@
 """How an operator of the library is registered with torch.
 
-An operator has a schema, a reference in torch (any device), a CPU kernel where a C++ compiler is found, a fake for
-tracing, a rule for ``vmap`` that appends the mapped dimension to the worlds, and a gradient. The gradient is a
-``torch.autograd.Function`` around the operator rather than a kernel of torch's autograd key, which would run Python at
-every call, differentiated or not (40 us, against 4).
+An operator has a schema, a reference in torch (any device), a CPU kernel where a C++ compiler is found, maybe a CUDA
+kernel where Triton is installed, a fake for tracing, a rule for ``vmap`` that appends the mapped dimension to the
+worlds, and a gradient. The gradient is a ``torch.autograd.Function`` around the operator rather than a kernel of
+torch's autograd key, which would run Python at every call, differentiated or not (40 us, against 4).
 """
 
+import functools
+import importlib
+import importlib.util
 from collections.abc import Callable, Sequence
 
 import torch
@@ -18,18 +21,21 @@ _references: dict[str, Callable] = {}
 _ready = False
 
 
-def define(schema: str, reference: Callable, fake: Callable, shared: Sequence[int] = ()) -> Callable:
+def define(
+    schema: str, reference: Callable, fake: Callable, shared: Sequence[int] = (), cuda: str | None = None
+) -> Callable:
     """Register an operator ``name(...) -> ...`` of the schema; returns the function that calls it.
 
     Args:
       reference: the operator in plain torch.
       fake: the outputs' shapes, for tracing.
       shared: positions of tensor arguments that have no worlds and cannot be mapped by ``vmap``.
+      cuda: module of Triton kernels with a function of the operator's name, imported at the first call on CUDA.
     """
     name = schema.partition("(")[0]
     _library.define(schema)
     _references[name] = reference
-    _library.impl(name, reference, "CUDA")
+    _library.impl(name, _on_cuda(name, reference, cuda), "CUDA")
     torch.library.register_fake(f"mujoco_torch::{name}", fake, lib=_library)
     operator = getattr(torch.ops.mujoco_torch, name).default
     torch.library.register_vmap(f"mujoco_torch::{name}", _vmap_rule(operator, shared), lib=_library)
@@ -39,6 +45,18 @@ def define(schema: str, reference: Callable, fake: Callable, shared: Sequence[in
         return operator(*args)
 
     return call
+
+
+def _on_cuda(name: str, reference: Callable, module: str | None) -> Callable:
+    """The function of that name in a module that needs Triton; the reference where there is none."""
+    if module is None or importlib.util.find_spec("triton") is None:
+        return reference
+
+    @functools.cache
+    def kernel() -> Callable:
+        return getattr(importlib.import_module(module), name)
+
+    return lambda *args: kernel()(*args)
 
 
 def prepare() -> None:
@@ -74,7 +92,9 @@ def _split(x: Tensor, count: int) -> Tensor:
     return x.reshape(*x.shape[:-1], count, x.shape[-1] // count)
 
 
-def vmapped(operator: Callable, shared: Sequence[int], count: int, in_dims: Sequence[int | None], args: Sequence):
+def vmapped(
+    operator: Callable, shared: Sequence[int], count: int, in_dims: Sequence[int | None], args: Sequence
+):
     """Outputs and their mapped dimensions of an operator whose arguments are mapped: the worlds are that many more."""
     merged = []
     for i, (x, dim) in enumerate(zip(args, in_dims, strict=True)):

@@ -1,8 +1,8 @@
 """Sparse constant matrices over the item axis: gathers, and sums along the tree.
 
 "The body of each geom" or "all bodies below this one" is a matrix of few entries, known with the model. ``P @ x`` takes
-items ``[..., n, B]`` to ``[..., rows, B]``. It is one operator, opaque to the compiler: an index in a compiled loop costs
-seconds of compile time, and a dense product does mostly nothing (humanoid: 8 of 30 us a world for 36 products).
+items ``[..., n, B]`` to ``[..., rows, B]``. It is one operator, opaque to the compiler: an index in a compiled loop
+costs seconds of compile time, and a dense product does mostly nothing (humanoid: 8 of 30 us a world for 36 products).
 """
 
 import hashlib
@@ -29,18 +29,30 @@ class Pattern:
     entries: tuple[tuple[int, int, float], ...]
     shape: tuple[int, int]
     key: int
+    _constants: dict[tuple[torch.dtype, torch.device], Tensor]
 
     def __new__(cls, entries: Sequence[tuple[int, int, float]], shape: tuple[int, int]) -> "Pattern":
         ordered = tuple(sorted((int(i), int(j), float(x)) for i, j, x in entries))
+        if len({(i, j) for i, j, _ in ordered}) < len(ordered):
+            raise ValueError("a pattern has at most one entry in a place")
         key = content_key((ordered, shape))
         if key in cls._interned:
             return cls._interned[key]
         self = super().__new__(cls)
         self.entries, self.shape, self.key = ordered, shape, key
+        self._constants = {}
         cls._interned[key] = self
-        counts = np.bincount([i for i, _, _ in ordered], minlength=shape[0]) if ordered else np.zeros(shape[0], int)
+        counts = (
+            np.bincount([i for i, _, _ in ordered], minlength=shape[0])
+            if ordered
+            else np.zeros(shape[0], int)
+        )
         kernels.tell_pattern(
-            key, shape[1], [0, *np.cumsum(counts).tolist()], [j for _, j, _ in ordered], [x for _, _, x in ordered]
+            key,
+            shape[1],
+            [0, *np.cumsum(counts).tolist()],
+            [j for _, j, _ in ordered],
+            [x for _, _, x in ordered],
         )
         return self
 
@@ -61,10 +73,17 @@ class Pattern:
 
     def dense(self, like: Tensor) -> Tensor:
         """The matrix itself, with dtype and device of another tensor."""
-        matrix = torch.zeros(self.shape, dtype=torch.float64)
+        matrix = np.zeros(self.shape)
         for i, j, x in self.entries:
             matrix[i, j] = x
-        return matrix.to(like)
+        return torch.as_tensor(matrix).to(dtype=like.dtype, device=like.device)
+
+    def constant(self, like: Tensor) -> Tensor:
+        """The same, made once: for the operator, which may run in a CUDA graph, where nothing can be made."""
+        kind = like.dtype, like.device
+        if kind not in self._constants:
+            self._constants[kind] = self.dense(like)
+        return self._constants[kind]
 
     def __matmul__(self, x: Tensor | Components) -> Tensor:
         return _combine(stacked(x), self.key)
@@ -83,7 +102,7 @@ def content_key(content: object) -> int:
 
 
 def _reference(x: Tensor, key: int) -> Tensor:
-    return (Pattern.of(key).dense(x) @ x).contiguous()
+    return (Pattern.of(key).constant(x) @ x).contiguous()
 
 
 def _fake(x: Tensor, key: int) -> Tensor:
@@ -103,12 +122,12 @@ class _Combine(torch.autograd.Function):
         ctx.pattern = Pattern.of(inputs[1])  # so that it lives as long as the gradient may be asked for
 
     @staticmethod
-    def backward(ctx, grad):
-        return ctx.pattern.T @ grad, None
+    def backward(ctx, *grads):
+        return ctx.pattern.T @ grads[0], None
 
     @staticmethod
-    def vmap(info, in_dims, x, key):
-        return ops.vmapped(_combine, (), info.batch_size, in_dims, (x, key))
+    def vmap(info, in_dims, *args):
+        return ops.vmapped(_combine, (), info.batch_size, in_dims, args)
 
 
 _combine = ops.differentiable(_Combine, _operator)

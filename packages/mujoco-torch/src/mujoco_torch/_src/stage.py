@@ -63,11 +63,7 @@ def public(
 
         @functools.wraps(fn)
         def call(m: Model, d: Data) -> Data:
-            if len(d.batch_size) > 1:
-                raise StateError(
-                    f"Data has batch size {tuple(d.batch_size)}; allowed are () for one world and (nworld,). "
-                    "Flatten the batch first: d.reshape(-1)."
-                )
+            check_batch(d)
             empty = m.topology.empty_fields.split()
             inputs = [read_field(d, name) for name in read_names.split() if name not in empty]
             # Naming torch makes this a frame that Dynamo compiles by itself, after a graph break in the caller.
@@ -82,6 +78,15 @@ def public(
         return call
 
     return wrap
+
+
+def check_batch(d: Data) -> None:
+    """Raise StateError unless it is one world or a batch of them."""
+    if len(d.batch_size) > 1:
+        raise StateError(
+            f"Data has batch size {tuple(d.batch_size)}; allowed are () for one world and (nworld,). "
+            "Flatten the batch first: d.reshape(-1)."
+        )
 
 
 def _mapped(run: Callable, digest: str, batched: bool, params: Tensor, inputs: tuple) -> tuple[Tensor, ...]:

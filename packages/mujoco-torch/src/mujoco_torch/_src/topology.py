@@ -1,8 +1,8 @@
 """The static structure of a model, computed once by ``put_model``.
 
 ``build(mjm)`` turns an ``MjModel`` into a ``Topology`` (sizes, switches, slot order, patterns: frozen, hashable,
-compared by value) and the arrays of the model in the inside layout. A structural selection ("the body of each geom", "all
-bodies below this one") is a ``Pattern`` over the item axis, so the step holds no index: ``P @ x`` gathers or sums.
+compared by value) and the arrays of the model in the inside layout. A structural selection ("the body of each geom",
+"all bodies below this one") is a ``Pattern`` over the item axis, so the step holds no index: ``P @ x`` gathers or sums.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import mujoco
 import numpy as np
+import torch
 
 from mujoco_torch._src.layout import FIELDS
 from mujoco_torch._src.pattern import Pattern
@@ -46,6 +47,13 @@ class Topology:
         """The topology of a model that is alive."""
         return cls._interned[digest]
 
+    def prepare(self, like: torch.Tensor) -> None:
+        """Make the constants that the patterns need on the device of a tensor, with its dtype."""
+        for value in (*self.__dict__.values(), *self.body_jumps, *self.system.patterns):
+            if isinstance(value, Pattern):
+                value.constant(like)
+                value.T.constant(like)
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Topology is frozen: cannot set {name!r}")
 
@@ -71,7 +79,9 @@ def build(mjm: mujoco.MjModel) -> tuple[Topology, np.ndarray]:
         arrays.update({name: value for name, value in more.items() if not isinstance(value, Pattern)})
     static["njmax"] = static["nl"] + static["nefc_contact"]
     limit, contact = arrays["limit_damping"], arrays["contact_damping"]
-    owner = [c for c, dim in enumerate(static["contact_dim"]) for _ in range(1 if dim == 1 else 2 * (dim - 1))]
+    owner = [
+        c for c, dim in enumerate(static["contact_dim"]) for _ in range(1 if dim == 1 else 2 * (dim - 1))
+    ]
     arrays["constraint_damping"] = np.concatenate([limit, contact])
     arrays["row_damping"] = np.concatenate([limit, contact[owner]])
     static["system"] = System(**{name: static[name] for name in System.FIELDS})

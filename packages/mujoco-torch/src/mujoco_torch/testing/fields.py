@@ -38,7 +38,8 @@ ACTUATION_FIELDS = ("act_dot", "actuator_force", "qfrc_actuator")
 ACCELERATION_FIELDS = ("qfrc_smooth", "qacc_smooth")
 SOLVE_FIELDS = ("qacc", "qfrc_constraint", "efc_force")
 POSITION_FIELDS = (
-    *POSE_FIELDS, *COM_FIELDS, *CAMERA_FIELDS, *INERTIA_FIELDS, "qLD", "qLDiagInv", *CONTACT_FIELDS, *TRANSMISSION_FIELDS,
+    *POSE_FIELDS, *COM_FIELDS, *CAMERA_FIELDS, *INERTIA_FIELDS, "qLD", "qLDiagInv", *CONTACT_FIELDS,
+    *TRANSMISSION_FIELDS,
 )  # fmt: skip
 VELOCITY_FIELDS = ("actuator_velocity", *COM_VELOCITY_FIELDS, *PASSIVE_FIELDS, "qfrc_bias", *ROW_FIELDS)
 

@@ -223,7 +223,9 @@ def _integers(values: Sequence[int]) -> ctypes.Array:
     return (ctypes.c_int64 * max(1, len(values)))(*values)
 
 
-def tell_pattern(key: int, columns: int, start: Sequence[int], column: Sequence[int], value: Sequence[float]) -> None:
+def tell_pattern(
+    key: int, columns: int, start: Sequence[int], column: Sequence[int], value: Sequence[float]
+) -> None:
     """Tell the kernels a sparse matrix by rows; they copy it."""
     if (lib := library()) is None:
         return

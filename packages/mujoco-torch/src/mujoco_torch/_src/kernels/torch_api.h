@@ -107,6 +107,9 @@ class Input {
 
  private:
   void copy(const int64_t* strides) {
+    if (dtype != torch.float64 && dtype != torch.float32) {
+      throw std::runtime_error("mujoco_torch: tensors must be float32 or float64");
+    }
     const Handle fresh = new_tensor(shape, dtype);
     const int64_t dims = int64_t(shape.size());
     if (dtype == torch.float64) {

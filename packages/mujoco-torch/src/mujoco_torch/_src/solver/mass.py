@@ -10,6 +10,7 @@ from torch import Tensor
 from mujoco_torch._src.components import Components
 
 from ..spatial import dot, inertia_mul
+from . import linalg
 from .system import System
 
 
@@ -28,16 +29,14 @@ def full_m(mass: Tensor, system: System) -> Tensor:
 def factor_m(mass: Tensor, system: int) -> tuple[Tensor, Tensor]:
     """qLD (nC, B), L with D on its diagonal, and qLDiagInv (nv, B), of M (nC, B)."""
     s = System.of(system)
-    reverse = full_m(mass, s).flip(0, 1).movedim(-1, 0)
-    lower = torch.linalg.cholesky_ex(reverse).L.movedim(0, -1).flip(0, 1).transpose(0, 1)
-    root = lower.diagonal(dim1=0, dim2=1).movedim(-1, 0)
-    unit = (lower / root.unsqueeze(1)).flatten(0, 1)
-    pick = torch.tensor(
-        [i * s.nv + j for i, row in enumerate(s.M_rows) for j in row], dtype=torch.int64, device=mass.device
-    )
-    diagonal = s.M_diagonal @ (root * root)
-    strict = s.M_diagonal @ torch.ones_like(root) == 0
-    return torch.where(strict, unit.index_select(0, pick), diagonal), 1 / (root * root)
+    # From the last dof to the first it is a Cholesky factor: C C' with C = L' D^1/2, both turned round.
+    factor = linalg.chol_factor(full_m(mass, s).flip(0, 1)).flip(0, 1)
+    root = factor.diagonal(dim1=0, dim2=1).movedim(-1, 0)
+    lower = (factor / root).transpose(0, 1)
+    diagonal = root * root
+    packed = s.full_m_place @ lower.flatten(0, 1)
+    strict = 1.0 - s.M_diagonal @ torch.ones_like(root)
+    return strict * packed + s.M_diagonal @ diagonal, 1 / diagonal
 
 
 def solve_m(factor: Tensor, inverse: Tensor, b: Tensor, system: int) -> Tensor:

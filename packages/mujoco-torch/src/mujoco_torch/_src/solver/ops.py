@@ -13,6 +13,7 @@ from .rows import jacobian
 from .system import System
 
 _FLOATS = (torch.float32, torch.float64)
+_TRITON = f"{__package__}.triton_kernels"
 
 
 def mass_matrix(system: System, crb: Tensor, cdof: Tensor, armature: Tensor) -> Tensor:
@@ -54,9 +55,9 @@ def solve(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Constrained accelerations qacc (nv, B), the rows' joint forces qfrc_constraint (nv, B), and niter (B,) int32.
 
-    Minimises 1/2 (a - a_s)' M (a - a_s) + sum_i 1/2 D_i min(0, J_i (a + damping_i qvel) - reference_i)^2. Rows are those
-    of `rows.jacobian`; D, reference (nl + ncon, B) and damping (nl + ncon, 1) are given per constraint and serve all of
-    its rows. D is zero in a constraint that is not active. Only rows of active constraints are made.
+    Minimises 1/2 (a - a_s)' M (a - a_s) + sum_i 1/2 D_i min(0, J_i (a + damping_i qvel) - reference_i)^2. Rows are
+    those of `rows.jacobian`; D, reference (nl + ncon, B) and damping (nl + ncon, 1) are given per constraint and serve
+    all of its rows. D is zero in a constraint that is not active. Only rows of active constraints are made.
 
     Gradients are those of the optimum, whatever the iterations; qacc_warmstart and qacc_smooth, where the iterations
     start, have none.
@@ -70,7 +71,9 @@ def solve(
     )  # fmt: skip
     _check_one("solve", "row_edge", row_edge, (system.axes, system.rows, 1), M)
     _check_one("solve", "damping", damping, (constraints, 1), M)
-    if torch._C._are_functorch_transforms_active():  # the rule of vmap multiplies the worlds of every argument
+    if (
+        torch._C._are_functorch_transforms_active()
+    ):  # the rule of vmap multiplies the worlds of every argument
         limit_axis = limit_axis.expand(*limit_axis.shape[:-1], M.shape[-1])
     return _solve(
         M, cdof, subtree_com, contact_pos, contact_frame, row_edge, limit_axis, D, reference, damping, qvel,
@@ -101,18 +104,21 @@ _mass_matrix_operator = ops.define(
     mass.mass_matrix,
     lambda crb, cdof, armature, system: cdof.new_empty((System.of(system).nC, cdof.shape[-1])),
     shared=(2,),
+    cuda=_TRITON,
 )
 _factor_m = ops.define(
     "factor_m(Tensor M, int system) -> (Tensor, Tensor)",
     mass.factor_m,
     lambda M, system: (M.new_empty(M.shape), M.new_empty((System.of(system).nv, M.shape[-1]))),
+    cuda=_TRITON,
 )
 _solve_m_operator = ops.define(
     "solve_m(Tensor qLD, Tensor qLDiagInv, Tensor b, int system) -> Tensor",
     mass.solve_m,
     lambda qLD, qLDiagInv, b, system: b.new_empty(b.shape),
+    cuda=_TRITON,
 )
-_hessian_solve = ops.define(
+_hessian_solve_operator = ops.define(
     "hessian_solve(Tensor M, Tensor J, Tensor w, Tensor b) -> Tensor",
     linalg.hessian_solve,
     lambda M, J, w, b: b.new_empty(b.shape),
@@ -128,6 +134,7 @@ _solve_operator = ops.define(
         M.new_empty(M.shape[-1], dtype=torch.int32),
     ),
     shared=(5, 9),
+    cuda=_TRITON,
 )
 
 
@@ -151,13 +158,13 @@ class _MassMatrix(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.save_for_backward(*inputs[:3])
-        ctx.system = inputs[3]
+        ctx.system = System.of(inputs[3])
 
     @staticmethod
-    def backward(ctx, grad):
-        system = ctx.system
-        _, pull = torch.func.vjp(lambda *x: mass.mass_matrix(*x, system), *ctx.saved_tensors)
-        return *pull(grad), None
+    def backward(ctx, *grads):
+        key = ctx.system.key
+        pull = torch.func.vjp(lambda *x: mass.mass_matrix(*x, key), *ctx.saved_tensors)[1]
+        return *pull(grads[0]), None
 
     @staticmethod
     def vmap(info, in_dims, *args):
@@ -174,17 +181,40 @@ class _SolveM(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.save_for_backward(*inputs[:3], output)
-        ctx.system = inputs[4]
+        ctx.system = System.of(inputs[4])
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx, *grads):
         M, qLD, qLDiagInv, x = ctx.saved_tensors
-        y = _solve_m(M, qLD, qLDiagInv, grad, ctx.system)
-        return -_packed(y, x, System.of(ctx.system)), None, None, y, None
+        y = _solve_m(M, qLD, qLDiagInv, grads[0], ctx.system.key)
+        return -_packed(y, x, ctx.system), None, None, y, None
 
     @staticmethod
     def vmap(info, in_dims, *args):
         return ops.vmapped(_solve_m, (), info.batch_size, in_dims, args)
+
+
+class _HessianSolve(torch.autograd.Function):
+    """With y = H^-1 g: db = y, dM = -y x', dw = -(J x) (J y), dJ_i = -w_i ((J y)_i x' + (J x)_i y')."""
+
+    @staticmethod
+    def forward(*args):
+        return _hessian_solve_operator(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[:3], output)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        M, J, w, x = ctx.saved_tensors
+        y = _hessian_solve(M, J, w, grads[0])
+        rate_x, rate_y = _product(J, x), _product(J, y)
+        return -_outer(y, x), -_outer(w * rate_y, x) - _outer(w * rate_x, y), -rate_x * rate_y, y
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return ops.vmapped(_hessian_solve, (), info.batch_size, in_dims, args)
 
 
 class _Solve(torch.autograd.Function):
@@ -202,18 +232,19 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.save_for_backward(*inputs[:11], output[0])
-        ctx.system = inputs[14]
+        ctx.system = System.of(inputs[14])
         ctx.mark_non_differentiable(output[2])
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx, grad_qacc, grad_qfrc, _grad_niter):
+    def backward(ctx, *grads):
+        grad_qacc, grad_qfrc, _ = grads
         if grad_qacc is None and grad_qfrc is None:
             return (None,) * 15
         M, *row_inputs, D, reference, damping, qvel, qacc = ctx.saved_tensors
-        system = System.of(ctx.system)
+        system = ctx.system
         grad_qacc, grad_qfrc = (torch.zeros_like(qacc) if g is None else g for g in (grad_qacc, grad_qfrc))
-        J, pull = torch.func.vjp(lambda *x: jacobian(system, *x), *row_inputs)
+        J, pull = torch.func.vjp(lambda *x: jacobian(system, *x), *row_inputs)[:2]
         spread = system.row_constraint
         weight, damp = spread @ D, spread @ damping
         rate = _product(J, qvel)
@@ -248,4 +279,5 @@ def _outer(x: Tensor, y: Tensor) -> Tensor:
 
 _mass_matrix = ops.differentiable(_MassMatrix, _mass_matrix_operator)
 _solve_m = ops.differentiable(_SolveM, lambda M, *rest: _solve_m_operator(*rest))
+_hessian_solve = ops.differentiable(_HessianSolve, _hessian_solve_operator)
 _solve = ops.differentiable(_Solve, _solve_operator)

@@ -1,8 +1,8 @@
 """The structure of a model's dynamics problem: what operators need to know that is the same in all worlds.
 
-MuJoCo's names where it has them. Constraints are the limits of joints, then contacts, each in C's order. A limit acts on
-one dof, or on the three of a ball joint, and has one row. A contact has one row (no friction) or the edges of a pyramid,
-two for each axis beyond the normal.
+MuJoCo's names where it has them. Constraints are the limits of joints, then contacts, each in C's order. A limit acts
+on one dof, or on the three of a ball joint, and has one row. A contact has one row (no friction) or the edges of a
+pyramid, two for each axis beyond the normal.
 """
 
 import weakref
@@ -143,7 +143,9 @@ class System:
     def _numbered(self, number: int) -> tuple[Pattern, Pattern]:
         sides = [(c, *sides[number]) for c, sides in enumerate(self.contact_sides) if number < len(sides)]
         roots = [(c, root, 1) for c, root, _ in sides]
-        moved = [(row, dof, sign) for c, _, columns in sides for row in self._rows_of(c) for dof, sign in columns]
+        moved = [
+            (row, dof, sign) for c, _, columns in sides for row in self._rows_of(c) for dof, sign in columns
+        ]
         return Pattern(roots, (self.contacts, self.nbody)), Pattern(moved, (self.rows, self.nv))
 
     @cached_property
@@ -166,6 +168,21 @@ class System:
             for a, b in {(i, j), (j, i)}
         ]
         return Pattern(entries, (self.nv * self.nv, self.nC))
+
+    @cached_property
+    def full_m_place(self) -> Pattern:
+        """Selects the elements of the sparse inertia from a dense matrix, row by row."""
+        places = [i * self.nv + j for i, row in enumerate(self.M_rows) for j in row]
+        return Pattern([(e, place, 1) for e, place in enumerate(places)], (self.nC, self.nv * self.nv))
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """All patterns of a system."""
+        sides = [pattern for side in self.numbered_sides for pattern in side]
+        return (
+            self.row_contact, self.row_constraint, self.limit_place, self.full_m, self.full_m_place, self.M_row,
+            self.M_col, self.M_diagonal, self.dof_body, *sides,
+        )  # fmt: skip
 
     @cached_property
     def M_row(self) -> Pattern:

@@ -24,7 +24,21 @@ from mujoco_torch._src.structure.arrays import (
 def options(mjm: mujoco.MjModel) -> Part:
     """Sizes, switches and solver options; time step and gravity."""
     gravity = np.zeros(3) if disabled(mjm, DisableBit.GRAVITY) else mjm.opt.gravity
-    names = ("nq", "nv", "nu", "na", "nout", "nbody", "njnt", "ngeom", "nsite", "ncam", "nlight", "nkey", "nC")
+    names = (
+        "nq",
+        "nv",
+        "nu",
+        "na",
+        "nout",
+        "nbody",
+        "njnt",
+        "ngeom",
+        "nsite",
+        "ncam",
+        "nlight",
+        "nkey",
+        "nC",
+    )
     static: dict[str, Any] = {name: int(getattr(mjm, name)) for name in names}
     static |= dict(
         integrator=int(mjm.opt.integrator),

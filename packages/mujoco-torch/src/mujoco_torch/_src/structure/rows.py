@@ -1,5 +1,7 @@
 """Structure and arrays of the constraint rows: joint limits and contacts."""
 
+from typing import Any
+
 import mujoco
 import numpy as np
 
@@ -150,12 +152,15 @@ def _contact_sides(mjm: mujoco.MjModel, body1: np.ndarray, body2: np.ndarray) ->
                 root = int(mjm.body_rootid[body])
                 by_root[root] = by_root.get(root, 0) + sign * moved[body]
         sides.append(
-            tuple((root, tuple((int(j), int(row[j])) for j in np.flatnonzero(row))) for root, row in by_root.items())
+            tuple(
+                (root, tuple((int(j), int(row[j])) for j in np.flatnonzero(row)))
+                for root, row in by_root.items()
+            )
         )
     return tuple(sides)
 
 
-def _pair_group(mjm: mujoco.MjModel, name: str, pairs: list[GeomPair]) -> dict[str, np.ndarray]:
+def _pair_group(mjm: mujoco.MjModel, name: str, pairs: list[GeomPair]) -> dict[str, Any]:
     first, second = [p.geom1 for p in pairs], [p.geom2 for p in pairs]
     return {
         f"{name}_geoms": select(first + second, mjm.ngeom),

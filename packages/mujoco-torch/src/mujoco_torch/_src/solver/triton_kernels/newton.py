@@ -40,7 +40,7 @@ from .tiles import (
 )
 
 WARPS = 16
-"""Warps a multiprocessor works on at once. A program that starts late, because fewer fit, finds less or nothing to do."""
+"""Warps to a multiprocessor. A program that starts late, because fewer fit, finds less or nothing to do."""
 
 
 def solve(
@@ -79,12 +79,10 @@ def solve(
 def _launch(s: System, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, Tensor, Tensor]) -> None:
     M, limit_axis = inputs[0], inputs[6]
     worlds = M.shape[-1]
-    n = launch.padded(s.nv)
+    n, slots = launch.padded(s.nv), slots_of(s)
     w = _group(M, n)
-    sizes = constants(s, n, w)
     warps = launch.warps(n * n * w, M.dtype)
     programs = min(triton.cdiv(worlds, w), _resident(M.device, warps))
-    slots = sizes["SLOTS"]
     workspace = M.new_empty((programs, workspace_size(n, w, slots)))
     slot_row = M.new_empty((programs, slots * w), dtype=torch.int32)
     next_group = M.new_zeros(1, dtype=torch.int32)
@@ -92,8 +90,8 @@ def _launch(s: System, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, Tensor
     with launch.on_device(M):
         newton_kernel[(programs,)](
             *inputs, *outputs, t.element, t.constraint_row, t.row_constraint, t.limit_dof, t.limit_size, t.side_root,
-            t.side_moved, workspace, slot_row, next_group, worlds, limit_axis.shape[-1], **sizes, num_warps=warps,
-            enable_fp_fusion=True,
+            t.side_moved, workspace, slot_row, next_group, worlds, limit_axis.shape[-1], **constants(s),
+            SLOTS=slots, N=n, W=w, num_warps=warps, enable_fp_fusion=True,
         )  # fmt: skip
 
 
@@ -102,8 +100,8 @@ def _group(M: Tensor, n: int) -> int:
     return max(1, launch.LANES // n) if M.is_cuda else min(8, triton.next_power_of_2(M.shape[-1]))
 
 
-def constants(s: System, n: int, w: int) -> dict[str, int | float]:
-    """What is compiled into the kernel of a system, for tiles of `n` dofs and `w` worlds."""
+def constants(s: System) -> dict[str, float]:
+    """What is compiled into the kernel of a system, beside the sizes of its tiles."""
     return {
         "nv": s.nv,
         "nbody": s.nbody,
@@ -117,10 +115,12 @@ def constants(s: System, n: int, w: int) -> dict[str, int | float]:
         "ls_tolerance": s.ls_tolerance,
         "iterations": s.iterations,
         "ls_iterations": s.ls_iterations,
-        "SLOTS": triton.cdiv(s.limits + s.rows, ROWS.value) * ROWS.value,
-        "N": n,
-        "W": w,
     }
+
+
+def slots_of(s: System) -> int:
+    """Slots for all rows that a world could use at once."""
+    return triton.cdiv(s.limits + s.rows, ROWS.value) * ROWS.value
 
 
 def workspace_size(n: int, w: int, slots: int) -> int:

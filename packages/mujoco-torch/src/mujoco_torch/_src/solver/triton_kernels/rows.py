@@ -12,7 +12,7 @@ import triton.language as tl
 from .tiles import global_at, load_vector
 
 ROWS = tl.constexpr(8)
-"""Slots that are worked on at once. A thread holds a number of each of them (16: 2 kB of spilled registers, not 0.3)."""
+"""Slots that are worked on at once; a thread may hold a number of each. With 16, 2 kB a thread are spilled, not 0.3."""
 
 CONSTRAINTS = tl.constexpr(32)
 """Constraints that are looked at at once."""
@@ -124,8 +124,8 @@ def make_rows(s, f, rows, filled, qvel, world, inside, worlds):
         if s.limits > 0:
             jac += _limit_rows(s, f, constraint, used & (constraint < s.limits), world, N)
         if s.contacts > 0:
-            contact = constraint - s.limits
-            jac += _contact_rows(s, f, contact, row - s.limits, used & (contact >= 0), world, inside, worlds, N)
+            contact, row = constraint - s.limits, row - s.limits
+            jac += _contact_rows(s, f, contact, row, used & (contact >= 0), world, inside, worlds, N)
         tl.store(rows.jac + jac_at(first, N, W), jac)
         tl.store(rows.weight + at, weight)
         tl.store(rows.aref + at, reference - damping * tl.sum(jac * qvel[None, :, :], 1))
@@ -196,10 +196,11 @@ def _triple(source, first, items, item, used, world, worlds):
 @triton.jit
 def _power(cdof, first, x, y, z, nv, world, inside, worlds, N: tl.constexpr):
     """Inner products (ROWS, N, W) of vectors (ROWS, W) with components `first` to `first + 2` of all motion axes."""
-    step = nv * worlds
-    total = x[:, None, :] * load_vector(cdof + first * step, nv, world, inside, worlds, N)[None, :, :]
-    total += y[:, None, :] * load_vector(cdof + (first + 1) * step, nv, world, inside, worlds, N)[None, :, :]
-    return total + z[:, None, :] * load_vector(cdof + (first + 2) * step, nv, world, inside, worlds, N)[None, :, :]
+    cdof += first * nv * worlds
+    a = load_vector(cdof, nv, world, inside, worlds, N)
+    b = load_vector(cdof + nv * worlds, nv, world, inside, worlds, N)
+    c = load_vector(cdof + 2 * nv * worlds, nv, world, inside, worlds, N)
+    return x[:, None, :] * a[None, :, :] + y[:, None, :] * b[None, :, :] + z[:, None, :] * c[None, :, :]
 
 
 # ---- products
@@ -248,7 +249,7 @@ def add_stiffness(rows, a):
     N: tl.constexpr = a.shape[0]
     W: tl.constexpr = a.shape[2]
     lane = tl.arange(0, W)
-    for slot in range(0, rows.count):
+    for slot in range(rows.count):
         residual = tl.load(rows.residual + slot * W + lane)
         weight = tl.load(rows.weight + slot * W + lane)
         jac = tl.load(rows.jac + slot * N * W + tl.arange(0, N)[:, None] * W + lane[None, :])

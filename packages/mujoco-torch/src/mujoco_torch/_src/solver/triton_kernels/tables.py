@@ -3,6 +3,7 @@
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -57,7 +58,7 @@ def tables_of(system: System, device: torch.device) -> Tables:
 def _make(system: System, device: torch.device) -> Tables:
     limits = system.limits
     constraint_row = [*range(limits), *(limits + row for row in system.contact_row)]
-    owner = [c for c in range(limits + system.contacts) for _ in range(constraint_row[c], constraint_row[c + 1])]
+    owner = [c for c, (first, end) in enumerate(pairwise(constraint_row)) for _ in range(first, end)]
     root, moved = _sides(system)
     numbers = {
         "element": _elements(system),

@@ -1,7 +1,7 @@
 """Tiles of a group of worlds, and a linear solve in registers.
 
-Worlds are the last dimension of a tile, as of a tensor. A group has W of them, N is the number of dofs, padded to a power
-of two. Sums along the first dimension stay within a thread.
+Worlds are the last dimension of a tile, as of a tensor. A group has W of them; N is the number of dofs, padded to a
+power of two. Sums along the first dimension stay within a thread.
 """
 
 import triton
@@ -58,7 +58,8 @@ def global_at(item, world, worlds):
 def load_vector(source, nv, world, inside, worlds, N: tl.constexpr):
     """A vector (N, W) of a tensor (nv, B), padded with zeros."""
     dof = tl.arange(0, N)[:, None]
-    return tl.load(source + global_at(dof, world[None, :], worlds), mask=(dof < nv) & inside[None, :], other=0)
+    at = global_at(dof, world[None, :], worlds)
+    return tl.load(source + at, mask=(dof < nv) & inside[None, :], other=0)
 
 
 @triton.jit
@@ -73,7 +74,8 @@ def load_mass(source, element, world, inside, worlds, N: tl.constexpr):
     """The dense M (N, N, W) of the sparse one (nC, B)."""
     row, column = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
     e = tl.load(element + row * N + column)[:, :, None]
-    return tl.load(source + global_at(e, world[None, None, :], worlds), mask=(e >= 0) & inside[None, None, :], other=0)
+    at = global_at(e, world[None, None, :], worlds)
+    return tl.load(source + at, mask=(e >= 0) & inside[None, None, :], other=0)
 
 
 @triton.jit
