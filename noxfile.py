@@ -19,6 +19,12 @@ MODEL_ZOO = ("brax", "dm_control", "gymnasium", "mujoco-mjx")
 # Two test processes on two cores: each gets one thread, or they would wait for each other.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
+# Code compiled before a patch must not be found after it.
+NO_COMPILED_CODE = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
+
+# Another torch comes with versions of these that suit it.
+TORCH_PINS = ("torch==", "setuptools==")
+
 
 def install_packages(session: nox.Session, extra: str = "") -> None:
     """Install both distributions from the work tree, as a user would, with the pinned requirements."""
@@ -63,6 +69,24 @@ def bench(session: nox.Session) -> None:
     install_packages(session)
     arguments = session.posargs or ["--scenes", "humanoid", "--rounds", "3"]
     session.run("python", "benchmarks/compare.py", "--python-mjx", str(mjx_python(session)), *arguments)
+
+
+@nox.session(name="patched-torch-tests")
+def patched_torch_tests(session: nox.Session) -> None:
+    """Prove the patches on torch 2.13.0, or on the versions given as arguments, such as 2.14.1."""
+    caches = Path(session.create_tmp()) / "inductor"
+    env = ONE_THREAD | {"TORCHINDUCTOR_CACHE_DIR": str(caches)} | NO_COMPILED_CODE
+    for version in session.posargs or ["2.13.0"]:
+        install_with_torch(session, version)
+        session.run("python", "patches/prove.py", env=env)
+
+
+def install_with_torch(session: nox.Session, version: str) -> None:
+    """Install both distributions and pytest with a torch of this version instead of the pinned one."""
+    pins = Path("constraints.txt").read_text(encoding="utf-8").splitlines()
+    others = Path(session.create_tmp()) / "constraints.txt"
+    others.write_text("\n".join(pin for pin in pins if not pin.startswith(TORCH_PINS)), encoding="utf-8")
+    session.install("-c", str(others), f"torch=={version}", f"./{LIBRARY}", f"./{COMMAND_LINE}", "pytest")
 
 
 def mjx_python(session: nox.Session) -> Path:

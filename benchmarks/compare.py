@@ -6,6 +6,7 @@ One process per engine prepares and then waits; only one of them works at any ti
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -79,7 +80,7 @@ def main() -> None:
 
 
 def compare(scene: str, options: argparse.Namespace) -> list[dict]:
-    """Lines of one scene: the measurements of all rounds, then the ratios to the first engine."""
+    """Lines of one scene: the measurements of all rounds, then the ratios of the first engine's modes."""
     scenes.states(scenes.scene(scene), 1)  # made here once, so that every engine starts from the same file
     processes = [
         Process(python_of(engine, options), engine, scene, options) for engine in chosen_engines(options)
@@ -107,14 +108,16 @@ def python_of(engine: str, options: argparse.Namespace) -> str:
 
 
 def ratios(rounds: list[list[dict]]) -> list[dict]:
-    """Speed of the first engine over that of each other one, round by round."""
-    return [ratio(rounds, other) for other in range(1, len(rounds[0]))]
+    """Speed of each mode of the first engine over that of everything named after it, round by round."""
+    engines = [line["engine"] for line in rounds[0]]
+    pairs = itertools.combinations(range(len(engines)), 2)
+    return [ratio(rounds, one, other) for one, other in pairs if engines[one] == engines[0]]
 
 
-def ratio(rounds: list[list[dict]], other: int) -> dict:
-    """Median, smallest and largest ratio of the first engine to another one."""
-    values = [lines[0]["steps_per_second"] / lines[other]["steps_per_second"] for lines in rounds]
-    first, second = rounds[0][0], rounds[0][other]
+def ratio(rounds: list[list[dict]], one: int, other: int) -> dict:
+    """Median, smallest and largest ratio of one engine to another."""
+    values = [lines[one]["steps_per_second"] / lines[other]["steps_per_second"] for lines in rounds]
+    first, second = rounds[0][one], rounds[0][other]
     shared = {key: first[key] for key in ("scene", "batch", "dtype", "machine")}
     return {
         "kind": "ratio",
@@ -127,7 +130,7 @@ def ratio(rounds: list[list[dict]], other: int) -> dict:
         "ratio_median": round(statistics.median(values), 3),
         "ratio_min": round(min(values), 3),
         "ratio_max": round(max(values), 3),
-        "numerator_steps_per_second": median_speed(rounds, 0),
+        "numerator_steps_per_second": median_speed(rounds, one),
         "denominator_steps_per_second": median_speed(rounds, other),
         "load_average_max": max(line["load_average"] for lines in rounds for line in lines),
     }

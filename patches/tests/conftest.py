@@ -1,4 +1,7 @@
-"""Runs the tests of patches on both sides: with `--unpatched`, each must fail for the reason that its series states."""
+"""Runs the tests of patches on both sides: with `--unpatched`, each must fail for the reason that its series states.
+
+`--patch NAME` runs the tests of one patch, and `--patch none` those that need no patch.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,12 @@ def failures() -> dict[str, str]:
     return {patch["name"]: patch.get("fails_with", "") for one in series for patch in one["patches"]}
 
 
+FAILURES = pytest.StashKey[dict[str, str]]()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--unpatched", action="store_true", help="the tests run on released versions")
+    parser.addoption("--patch", metavar="NAME", help="run the tests of this patch alone")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,15 +38,30 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[FAILURES] = failures()
 
 
-FAILURES = pytest.StashKey[dict[str, str]]()
+def patch_of(item: pytest.Item) -> str:
+    """The patch that a test is for, or none."""
+    marker = item.get_closest_marker("patch")
+    return marker.args[0] if marker else "none"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = config.getoption("--patch")
+    if wanted:
+        items[:] = [item for item in items if patch_of(item) == wanted]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run without a single test that passed proves nothing."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not reporter.stats.get("passed"):
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    marker = pyfuncitem.get_closest_marker("patch")
-    if marker is None or not pyfuncitem.config.getoption("--unpatched"):
+    name = patch_of(pyfuncitem)
+    if name == "none" or not pyfuncitem.config.getoption("--unpatched"):
         return (yield)
-    (name,) = marker.args
     expected = pyfuncitem.config.stash[FAILURES][name]
     try:
         yield

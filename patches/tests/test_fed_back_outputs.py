@@ -114,7 +114,7 @@ def no_gpu() -> Iterator[None]:
         "get_history_recording",
     )
     with (
-        mock.patch.multiple(cudagraph_trees, **{name: nothing for name in managers}),
+        mock.patch.multiple(cudagraph_trees, **dict.fromkeys(managers, nothing)),
         mock.patch.object(torch.cuda, "device", nothing),
         config.patch({"triton.force_cudagraphs_warmup": True, "triton.slow_path_cudagraph_asserts": False}),
     ):

@@ -1,6 +1,6 @@
 """What crosses the borders of CUDA graph partitions around operations that return several tensors.
 
-Partitions are forced on a CPU: Inductor is told that every node is on a GPU, and gets a wrapper of its own for partitions.
+Partitions are forced on a CPU: Inductor is told that every node is on a GPU, and to wrap every partition.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from mjt_cli.app import app
 from mjt_cli.collect.job import Job
 from mjt_cli.commands import diagnose
 from mjt_cli.report import (
+    Blocks,
     Call,
     Comparison,
     CompileSeconds,
@@ -87,6 +88,19 @@ def clean_report() -> Report:
         overhead=Overhead(120.0, "by a test"),
         compiled_vs_eager=Comparison({"qpos": 0.0, "qacc": 1e-15}, 1e-12, 4),
         parity=Comparison({"qpos": 0.0, "qvel": 1e-16, "qacc": 1e-12}, 1e-6, 4),
+        blocks=Blocks(
+            block=4,
+            count=1,
+            compile_seconds=9.0,
+            compile_cpu_seconds=14.0,
+            life=[Call("first step", 9.0, 14.0, 1), Call("step of 5 worlds", 0.001, 0.001, 0)],
+            pieces=["piece_0"],
+            guards=0,
+            steps_per_second=23456.0,
+            overhead=Overhead(150.0, "by a test"),
+            batch_overhead=Overhead(170.0, "by a test"),
+            compiled_vs_eager=Comparison({"qpos": 0.0}, 1e-12, 4),
+        ),
     )
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from mjt_cli.collect.job import Job
+from mjt_cli.commands import diagnose
 from mjt_cli.report import Finding, GraphBreak, Recompilation, Report
 
 
@@ -94,6 +96,8 @@ def test_clean_run(mjt, worker_result: Report, pendulum: Path):
     assert "No findings." in result.stdout
     for name in ("Graphs", "Recompilations", "Guards", "Compile time", "CUDA graphs", "MuJoCo C parity"):
         assert name in result.stdout
+    for name in ("1 blocks of 4 worlds, 1 pieces (piece_0)", "23,456 steps/s", "14.0 CPU-seconds", "170 us"):
+        assert name in result.stdout
 
 
 def test_findings_are_told_and_fail(mjt, worker_result: Report, pendulum: Path):
@@ -104,6 +108,20 @@ def test_findings_are_told_and_fail(mjt, worker_result: Report, pendulum: Path):
     assert result.exit_code == 1
     for told in ("call of print", "step.py:7", "masked reset", "stride mismatch at index 0", "2 findings"):
         assert told in result.stdout
+
+
+def test_blocks_can_be_left_out(mjt, pendulum: Path, monkeypatch: pytest.MonkeyPatch, clean_report: Report):
+    asked: list[bool] = []
+
+    def run_worker(job: Job, **_: object) -> Report:
+        asked.append(job.blocks)
+        clean_report.blocks = None
+        return clean_report
+
+    monkeypatch.setattr(diagnose, "run_worker", run_worker)
+    assert "mujoco_torch.compile" not in mjt("diagnose", pendulum, "--no-blocks").stdout
+    mjt("diagnose", pendulum)
+    assert asked == [False, True]
 
 
 def test_fail_on(mjt, worker_result: Report, pendulum: Path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mjt_cli.collect import measure, parity, process, torch_private, worker
+from mjt_cli.collect import blocks, measure, parity, process, torch_private, worker
 from mjt_cli.collect.job import Job
 from mjt_cli.report import Report
 
@@ -41,6 +41,46 @@ def test_frames_tell_recompilations():
     assert torch_private.graphs_captured() == 2
     compiled(X)
     assert torch_private.take_frames() == []
+
+
+def test_guards_are_counted_in_the_compiled_function():
+    torch_private.reset()
+
+    def dropped(guards) -> list[bool]:
+        return [False] * len(guards)
+
+    bare = torch.compile(lambda x: x + 1, backend="eager", options={"guard_filter_fn": dropped})
+    guarded = torch.compile(lambda x: x + 2, backend="eager")
+    for compiled in (bare, guarded):
+        assert torch_private.guards_of(compiled) == 0
+        compiled(X)
+    assert torch_private.guards_of(bare) == 0
+    once = torch_private.guards_of(guarded)
+    assert once > 0
+    guarded(X.double())
+    assert torch_private.guards_of(guarded) > once
+
+
+def test_pieces_are_replaced_and_put_back():
+    class Piece:
+        calls = 0
+
+        def run(self, x: int) -> int:
+            self.calls += 1
+            return x + 1
+
+    class Engine:
+        pieces = (Piece(), Piece())
+
+        def step(self) -> int:
+            return sum(piece.run(1) for piece in self.pieces)
+
+    engine = Engine()
+    with blocks.pieces_replaced(engine.step, engine.step):
+        assert [engine.step() for _ in range(5)] == [4] * 5
+        assert [piece.calls for piece in engine.pieces] == [1, 1]
+    engine.step()
+    assert [piece.calls for piece in engine.pieces] == [2, 2]
 
 
 def test_phases_are_taken_apart():

@@ -12,6 +12,7 @@ from mjt_cli.errors import CliError, ExitCode, one_line
 from mjt_cli.findings import exit_code, findings
 from mjt_cli.report import (
     FINDING_KINDS,
+    Blocks,
     Comparison,
     Finding,
     FrameGuards,
@@ -103,6 +104,29 @@ def test_each_kind_of_finding(clean_report: Report, kind: str):
     (finding,) = findings(clean_report)
     assert finding.kind == kind
     assert "\n" not in finding.message
+
+
+def spoil_blocks(blocks: Blocks, kind: str) -> None:
+    """Makes the blocks deserve one finding of this kind."""
+    again = Recompilation("piece_1", "3 steps in one call", "this piece had not run before")
+    spoiled = {
+        "recompile": lambda: blocks.recompilations.append(again),
+        "guards": lambda: setattr(blocks, "guards", 1),
+        "overhead": lambda: setattr(blocks, "overhead", Overhead(301.0, "by a test")),
+        "compiled-mismatch": lambda: setattr(
+            blocks, "compiled_vs_eager", Comparison({"qacc": 1e-11}, 1e-12, 8)
+        ),
+    }
+    spoiled[kind]()
+
+
+@pytest.mark.parametrize("kind", ["recompile", "guards", "overhead", "compiled-mismatch"])
+def test_findings_of_blocks(clean_report: Report, kind: str):
+    assert clean_report.blocks
+    spoil_blocks(clean_report.blocks, kind)
+    (finding,) = findings(clean_report)
+    assert finding.kind == kind
+    assert "mujoco_torch.compile" in finding.message
 
 
 @pytest.mark.parametrize("graphs", [0, 2])

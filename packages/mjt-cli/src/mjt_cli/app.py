@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from mjt_cli import __version__
+from mjt_cli.commands.bench import bench
 from mjt_cli.commands.check import check
 from mjt_cli.commands.diagnose import diagnose
 from mjt_cli.commands.info import info
@@ -74,6 +75,7 @@ def options(
 
 
 app.command()(diagnose)
+app.command()(bench)
 app.command()(check)
 app.command()(info)
 app.add_typer(patches, name="patches", help="Fixes of PyTorch and tensordict for the installed versions.")

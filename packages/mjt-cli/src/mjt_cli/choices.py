@@ -1,4 +1,4 @@
-"""The closed choices of `mjt diagnose`, and the checks of its open ones."""
+"""The closed choices of `mjt diagnose` and `mjt bench`, and the checks of the open ones."""
 
 from __future__ import annotations
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from mjt_cli.errors import ExitCode, one_line
-from mjt_cli.report import Comparison, Finding, Report
+from mjt_cli.report import Comparison, Finding, Overhead, Report
+
+BLOCKS = "mujoco_torch.compile"
 
 
 def findings(report: Report) -> list[Finding]:
@@ -31,6 +33,9 @@ def _recompilations(report: Report) -> Iterator[Finding]:
     for again in report.recompilations:
         message = f"{again.frame} was compiled again by the {again.call}: {one_line(again.reason, 200)}"
         yield Finding("recompile", message)
+    for again in report.blocks.recompilations if report.blocks else []:
+        message = f"{BLOCKS}: {again.frame} was compiled by the {again.call}: {one_line(again.reason, 200)}"
+        yield Finding("recompile", message)
 
 
 def _guards(report: Report) -> Iterator[Finding]:
@@ -39,15 +44,22 @@ def _guards(report: Report) -> Iterator[Finding]:
         count = max(frame.count for frame in report.guards.frames if frame.frame == name)
         if count > budget:
             yield Finding("guards", f"{name} has {count} guards, more than {budget}")
+    if report.blocks and report.blocks.guards:
+        yield Finding(
+            "guards", f"{BLOCKS}: the pieces have {report.blocks.guards} guards, and should have none"
+        )
 
 
 def _overhead(report: Report) -> Iterator[Finding]:
-    spent = report.overhead.microseconds if report.overhead else None
-    if report.overhead and spent is not None and spent > report.overhead.budget:
-        yield Finding(
-            "overhead",
-            f"{spent:.0f} us of a call are outside kernels, more than {report.overhead.budget:.0f} us",
-        )
+    yield from _too_long("of a call are outside kernels", report.overhead)
+    if report.blocks:
+        yield from _too_long(f"of a call of {BLOCKS} are outside its pieces", report.blocks.overhead)
+
+
+def _too_long(what: str, overhead: Overhead | None) -> Iterator[Finding]:
+    spent = overhead.microseconds if overhead else None
+    if overhead and spent is not None and spent > overhead.budget:
+        yield Finding("overhead", f"{spent:.0f} us {what}, more than {overhead.budget:.0f} us")
 
 
 def _parity(report: Report) -> Iterator[Finding]:
@@ -68,6 +80,9 @@ def _cuda_graphs(report: Report) -> Iterator[Finding]:
 
 def _mismatch(report: Report) -> Iterator[Finding]:
     yield from _comparison("compiled-mismatch", "compiled and eager differ", report.compiled_vs_eager)
+    if report.blocks:
+        what = f"{BLOCKS} and eager differ"
+        yield from _comparison("compiled-mismatch", what, report.blocks.compiled_vs_eager)
 
 
 def _comparison(kind: str, what: str, comparison: Comparison | None) -> Iterator[Finding]:

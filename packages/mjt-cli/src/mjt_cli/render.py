@@ -12,7 +12,7 @@ import mujoco_torch as mjt
 from mjt_cli.collect.environment import SETTINGS, Environment
 from mjt_cli.commands.verdict import Verdict
 from mjt_cli.errors import one_line
-from mjt_cli.report import Call, Comparison, CompileSeconds, Report
+from mjt_cli.report import Blocks, Call, Comparison, CompileSeconds, Overhead, Recompilation, Report
 
 PIPE_WIDTH = 160
 ELEMENTS_SHOWN = 4
@@ -55,7 +55,7 @@ def _rows(report: Report) -> Iterable[tuple[str, str, str]]:
         return
     yield _mark(report.graphs == 1), "Graphs", str(report.graphs)
     yield _mark(not report.graph_breaks), "Graph breaks", str(len(report.graph_breaks))
-    yield _mark(not report.recompilations), "Recompilations", _recompilations(report)
+    yield _mark(not report.recompilations), "Recompilations", _life(report.recompilations, report.life)
     yield _mark(report.guards.worst <= report.guards.budget), "Guards", _guards(report)
     yield PLAIN, "Compile time", _compile_time(report.compile_seconds, report.life[0])
     yield PLAIN, "Generated code", _code(report)
@@ -65,21 +65,52 @@ def _rows(report: Report) -> Iterable[tuple[str, str, str]]:
         milliseconds = 1e3 * report.batch / report.steps_per_second
         yield PLAIN, "Speed", f"{report.steps_per_second:,.0f} steps/s ({milliseconds:.3g} ms a call)"
     if report.overhead:
-        yield _overhead_mark(report), "Outside kernels", _overhead(report)
+        yield _overhead_mark(report.overhead), "Outside kernels", _overhead(report.overhead)
     yield PLAIN, "Peak memory", _memory(report)
     if report.compiled_vs_eager:
         yield _mark(report.compiled_vs_eager.within), "Compiled - eager", _worst(report.compiled_vs_eager)
     if report.parity:
         yield _mark(report.parity.within), "MuJoCo C parity", _parity(report.parity)
+    if report.blocks:
+        yield from _block_rows(report.blocks)
+
+
+def _block_rows(found: Blocks) -> Iterable[tuple[str, str, str]]:
+    """The lines on `mujoco_torch.compile(step)`."""
+    yield PLAIN, "mujoco_torch.compile", _block_sizes(found)
+    if found.life:
+        yield _mark(not found.recompilations), "  Recompilations", _life(found.recompilations, found.life)
+    if found.guards is not None:
+        yield _mark(not found.guards), "  Guards", f"{found.guards} in all pieces (budget 0)"
+    if found.compile_seconds is not None:
+        cpu, probe = found.compile_cpu_seconds or 0.0, found.toolchain_probe
+        text = f"{found.compile_seconds:.1f} s, {cpu:.1f} CPU-seconds; tool-chain probe {probe:.1f} s apart"
+        yield PLAIN, "  Compile time", text
+    if found.steps_per_second:
+        yield PLAIN, "  Speed", f"{found.steps_per_second:,.0f} steps/s"
+    if found.overhead:
+        text = _overhead(found.overhead)
+        if found.batch_overhead and found.batch_overhead.microseconds is not None:
+            text += f" of one block; {found.batch_overhead.microseconds:.0f} us with the whole batch"
+        yield _overhead_mark(found.overhead), "  Outside pieces", text
+    if found.compiled_vs_eager:
+        yield _mark(found.compiled_vs_eager.within), "  Blocks - eager", _worst(found.compiled_vs_eager)
+    for note in found.notes:
+        yield PLAIN, "  Note", one_line(note)
+
+
+def _block_sizes(found: Blocks) -> str:
+    pieces = f"{len(found.pieces)} pieces ({', '.join(found.pieces)})" if found.pieces else "no pieces"
+    return f"{found.count} blocks of {found.block} worlds, {pieces}"
 
 
 def _mark(good: bool) -> str:
     return GOOD if good else BAD
 
 
-def _recompilations(report: Report) -> str:
-    names = ", ".join(dict.fromkeys(call.name.rstrip(" 0123456789") for call in report.life))
-    return f"{len(report.recompilations)} in {len(report.life)} calls ({names})"
+def _life(recompilations: Sequence[Recompilation], life: Sequence[Call]) -> str:
+    names = ", ".join(dict.fromkeys(call.name.rstrip(" 0123456789") for call in life))
+    return f"{len(recompilations)} in {len(life)} calls ({names})"
 
 
 def _guards(report: Report) -> str:
@@ -119,19 +150,18 @@ def _cuda_graphs(report: Report) -> str:
     return f"{one_line(created, 200)}; {len(graphs.skips)} skipped"
 
 
-def _overhead_mark(report: Report) -> str:
-    spent = report.overhead.microseconds if report.overhead else None
-    return PLAIN if not report.overhead or spent is None else _mark(spent <= report.overhead.budget)
+def _overhead_mark(overhead: Overhead) -> str:
+    spent = overhead.microseconds
+    return PLAIN if spent is None else _mark(spent <= overhead.budget)
 
 
-def _overhead(report: Report) -> str:
-    assert report.overhead
-    spent = report.overhead.microseconds
+def _overhead(overhead: Overhead) -> str:
+    spent = overhead.microseconds
     if spent is None:
-        return report.overhead.method
-    real = report.overhead.in_real_calls
+        return overhead.method
+    real = overhead.in_real_calls
     beside = "" if real is None else f"; {real:.0f} us with memory given back to the system"
-    return f"{spent:.0f} us a call (budget {report.overhead.budget:.0f} us){beside}"
+    return f"{spent:.0f} us a call (budget {overhead.budget:.0f} us){beside}"
 
 
 def _memory(report: Report) -> str:
@@ -160,7 +190,7 @@ def _print_details(out: Console, report: Report) -> None:
         out.print(f"\n[bold]Graph break[/bold] during the {broken.call}: {escape(broken.reason)}")
         for line in broken.user_stack:
             out.print(f"    {escape(line)}", highlight=False)
-    for again in report.recompilations:
+    for again in [*report.recompilations, *(report.blocks.recompilations if report.blocks else [])]:
         out.print(f"\n[bold]Recompilation[/bold] of {again.frame} by the {again.call}:")
         out.print(f"    {escape(again.reason)}", highlight=False)
 

@@ -181,6 +181,31 @@ class Comparison:
 
 
 @dataclass
+class Blocks:
+    """What `mujoco_torch.compile(step)` makes of the step on a CPU: blocks of worlds on threads.
+
+    `block` worlds are in each of the batch's `count` blocks. `pieces` are the functions that were compiled, `guards`
+    those of all of them together. Seconds are those of the first call, without `toolchain_probe`. `overhead` is
+    of one call with one block, `batch_overhead` of one with the whole batch, state copied in and results out.
+    """
+
+    block: int
+    count: int
+    toolchain_probe: float = 0.0
+    compile_seconds: float | None = None
+    compile_cpu_seconds: float | None = None
+    life: list[Call] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    guards: int | None = None
+    recompilations: list[Recompilation] = field(default_factory=list)
+    steps_per_second: float | None = None
+    overhead: Overhead | None = None
+    batch_overhead: Overhead | None = None
+    compiled_vs_eager: Comparison | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
 class Finding:
     """One thing worth acting on; `kind` is one of `FINDING_KINDS`."""
 
@@ -218,6 +243,7 @@ class Report:
     nan_worlds: int = 0
     compiled_vs_eager: Comparison | None = None
     parity: Comparison | None = None
+    blocks: Blocks | None = None
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -231,15 +257,15 @@ def dumps(value: Any) -> str:
     return json.dumps(_finite(value), indent=2, allow_nan=False)
 
 
-def to_json(report: Report) -> str:
-    """The report in its documented JSON form, `schema_version` first."""
+def to_json(report: Any) -> str:
+    """A report (a dataclass) in its documented JSON form, `schema_version` first."""
     plain = dataclasses.asdict(report)
     return dumps({"schema_version": plain.pop("schema_version"), **plain})
 
 
 def from_json(text: str) -> Report:
     """The report that `to_json` wrote."""
-    return _build(Report, json.loads(text))
+    return build(Report, json.loads(text))
 
 
 def _finite(value: Any) -> Any:
@@ -252,7 +278,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _build(kind: Any, value: Any) -> Any:
+def build(kind: Any, value: Any) -> Any:
     """Rebuilds a value of the annotated type `kind` (dataclasses, lists, optional and plain values)."""
     if value is None:
         return None
@@ -260,8 +286,8 @@ def _build(kind: Any, value: Any) -> Any:
         kind = next(option for option in typing.get_args(kind) if option is not types.NoneType)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        return kind(**{name: _build(hints[name], item) for name, item in value.items()})
+        return kind(**{name: build(hints[name], item) for name, item in value.items()})
     if typing.get_origin(kind) is list:
         (item_kind,) = typing.get_args(kind)
-        return [_build(item_kind, item) for item in value]
+        return [build(item_kind, item) for item in value]
     return value

@@ -54,7 +54,7 @@ def environment() -> Environment:
     """Looks at this process and this machine; compiles nothing."""
     return Environment(
         versions={"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
-        machine=_machine(),
+        machine=machine(),
         devices=["cpu", *_gpus()],
         capabilities=[_compiling(), _vector_kernels(), _gpu_kernels(), _cuda_graphs()],
         settings={name: os.environ[name] for name in SETTINGS if name in os.environ},
@@ -68,7 +68,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _machine() -> dict[str, str | int]:
+def machine() -> dict[str, str | int]:
+    """System, processor, cores that this process may use, threads of torch."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import os
 import resource
 import statistics
 import sys
@@ -33,6 +36,12 @@ def seconds_of(run: Callable[[], object], device: str) -> float:
     run()
     synchronize(device)
     return time.perf_counter() - start
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of the compilers it has waited for."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def calls_per_second(call: Callable[[], object], count: int, device: str) -> float:
@@ -104,6 +113,14 @@ def peak_of(run: Callable[[], object]) -> int | None:
         return None
     run()
     return max(0, _status("VmHWM") - before)
+
+
+def give_back_memory() -> None:
+    """Gives memory that was freed back to the system, so that a later peak is not hidden in it (glibc only)."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim:
+        trim(0)
 
 
 def _status(key: str) -> int:

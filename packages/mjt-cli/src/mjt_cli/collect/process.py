@@ -16,12 +16,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import IO, Any
 
-from mjt_cli.collect.job import Job
+from mjt_cli.bench_report import BenchReport, bench_from_json
+from mjt_cli.collect.job import BenchJob, Job
 from mjt_cli.errors import one_line
 from mjt_cli.report import Finding, Report, from_json
 
 POLL_SECONDS = 0.2
 WORKER = [sys.executable, "-P", "-m", "mjt_cli.collect.worker"]
+BENCH_WORKER = [sys.executable, "-P", "-m", "mjt_cli.collect.bench"]
+
+
+class WorkerFailedError(Exception):
+    """A worker died or took too long; the message says how."""
 
 
 def run_worker(job: Job, *, timeout: float, phase: Callable[[str], None]) -> Report:
@@ -29,9 +35,29 @@ def run_worker(job: Job, *, timeout: float, phase: Callable[[str], None]) -> Rep
 
     A worker that dies or takes longer than `timeout` seconds gives a report with one `failed` finding.
     """
+    try:
+        return from_json(run(WORKER, job, timeout, phase))
+    except WorkerFailedError as error:
+        report = job.empty_report()
+        report.findings = [Finding("failed", str(error))]
+        return report
+
+
+def run_bench(job: BenchJob, *, timeout: float, phase: Callable[[str], None]) -> BenchReport:
+    """Measures in a fresh process; a worker that dies or takes too long gives a report with an `error`."""
+    try:
+        return bench_from_json(run(BENCH_WORKER, job, timeout, phase))
+    except WorkerFailedError as error:
+        report = job.empty_report()
+        report.error = str(error)
+        return report
+
+
+def run(command: list[str], job: Job | BenchJob, timeout: float, phase: Callable[[str], None]) -> str:
+    """The report, as JSON, of a worker that is given this job; raises `WorkerFailedError` where there is none."""
     with cache_environment(job.caches) as environment, tempfile.TemporaryFile() as log:
         worker = subprocess.Popen(
-            WORKER,
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -45,11 +71,11 @@ def run_worker(job: Job, *, timeout: float, phase: Callable[[str], None]) -> Rep
             worker.stdin.close()
             for message in messages(worker.stdout, timeout):
                 if "report" in message:
-                    return from_json(message["report"])
+                    return message["report"]
                 phase(message["phase"])
-            return failed(job, death_note(worker.wait(), log))
+            raise WorkerFailedError(death_note(worker.wait(), log))
         except TimeoutError:
-            return failed(job, f"not finished after {timeout:g} s (--timeout)")
+            raise WorkerFailedError(f"not finished after {timeout:g} s (--timeout)") from None
         finally:
             end(worker)
 
@@ -87,19 +113,12 @@ def messages(stream: IO[str], timeout: float) -> Iterator[dict[str, Any]]:
     raise TimeoutError
 
 
-def failed(job: Job, message: str) -> Report:
-    """The report of a run that told nothing."""
-    report = job.empty_report()
-    report.findings = [Finding("failed", message)]
-    return report
-
-
 def death_note(status: int, log: IO[bytes]) -> str:
     """Why a worker died: its exit status and the last line it wrote."""
     log.seek(0)
     lines = log.read().decode(errors="replace").strip().splitlines()
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    return f"the compiling process {how}: {one_line(lines[-1], 300) if lines else 'it said nothing'}"
+    return f"the worker process {how}: {one_line(lines[-1], 300) if lines else 'it said nothing'}"
 
 
 def end(worker: subprocess.Popen[str]) -> None:

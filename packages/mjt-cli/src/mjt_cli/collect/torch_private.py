@@ -7,6 +7,7 @@ Nothing else in this package uses a name of torch with an underscore. What is us
 * loggers named `*.__graph_breaks` and `*.__cudagraphs`: the texts of `TORCH_LOGS=graph_breaks,cudagraphs`;
 * `torch._inductor.codecache.PyCodeCache.modules`: generated modules, to count and time their kernels;
 * `torch._inductor.metrics`: the number of operations before fusion;
+* `torch._dynamo.eval_frame._debug_get_cache_entry_list`: the guards that a compiled function really has;
 * `torch._dynamo.reset` and `PyCodeCache.cache_clear`: forget compiled code.
 """
 
@@ -19,11 +20,12 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
 import torch._dynamo
+import torch._dynamo.eval_frame
 import torch._inductor.metrics as inductor_metrics
 from torch._inductor.codecache import PyCodeCache
 
@@ -78,6 +80,34 @@ def take_frames() -> list[Frame]:
     records = torch._dynamo.utils.get_compilation_metrics()
     torch._dynamo.utils.clear_compilation_metrics()
     return [_frame(record) for record in records if record.co_name]
+
+
+def name_of(compiled: Callable[..., Any]) -> str:
+    """The name under which the compiler records a function made by `torch.compile`."""
+    return _code_of(compiled).co_name
+
+
+def guards_of(compiled: Callable[..., Any]) -> int:
+    """Guards that are checked when this function, made by `torch.compile`, is called: those of all its programs.
+
+    The compiler's own record counts guards before a `guard_filter_fn`; these are what is left of them.
+    """
+    entries = torch._dynamo.eval_frame._debug_get_cache_entry_list(_code_of(compiled))
+    return sum(_count_guards(entry.guard_manager.root) for entry in entries)
+
+
+def _code_of(compiled: Any) -> CodeType:
+    return compiled._torchdynamo_orig_callable.__code__
+
+
+def _count_guards(manager: Any) -> int:
+    """Guards of a node of the tree of guards, and of all below it."""
+    children = list(manager.get_child_managers())
+    if hasattr(manager, "get_key_value_managers"):
+        pairs = manager.get_key_value_managers().values()
+        children += [child for pair in pairs for child in pair if child is not None]
+    own = len(manager.get_leaf_guards()) + len(getattr(manager, "get_epilogue_lambda_guards", list)())
+    return own + sum(map(_count_guards, children))
 
 
 def _frame(record: Any) -> Frame:

@@ -20,7 +20,7 @@ from typing import TextIO
 import torch
 
 import mujoco_torch as mjt
-from mjt_cli.collect import measure, parity, scenario, torch_private
+from mjt_cli.collect import blocks, measure, parity, scenario, torch_private
 from mjt_cli.collect.job import Job
 from mjt_cli.collect.models import load_model
 from mjt_cli.errors import one_line
@@ -70,6 +70,8 @@ def diagnose(job: Job, report: Report, phase: Callable[[str], None]) -> None:
     d = steady(run, scene, step)
     report.memory.process = max(0, measure.process_peak() - imports)
     compare(run, scene, step, d)
+    if job.blocks and job.device == "cpu" and job.backend == "inductor":
+        blocks.look(report, scene, phase)
     report.findings = findings(report)
 
 
@@ -139,20 +141,14 @@ def live(run: Run, scene: scenario.Scene, step: Callable[[mjt.Data], mjt.Data]) 
     with torch_private.compiler_log() as log:
         for name, call in scenario.life(scene, step):
             run.phase(name if report.life else f"{name} (compiling)")
-            cpu = cpu_seconds()
+            cpu = measure.cpu_seconds()
             seconds = measure.seconds_of(call, run.job.device)
-            record_call(report, name, seconds, cpu_seconds() - cpu, log)
+            record_call(report, name, seconds, measure.cpu_seconds() - cpu, log)
     if report.cuda_graphs and report.cuda_graphs.applies:
         report.cuda_graphs.skips = [text for is_skip, text in log.cuda_graphs if is_skip]
         report.cuda_graphs.partitions = [
             text.strip() for is_skip, text in log.cuda_graphs if is_partition(text)
         ]
-
-
-def cpu_seconds() -> float:
-    """CPU seconds of this process and of the compilers it has waited for."""
-    spent = os.times()
-    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def is_partition(text: str) -> bool:

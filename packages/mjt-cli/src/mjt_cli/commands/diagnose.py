@@ -32,6 +32,10 @@ def diagnose(
     warm: Annotated[
         bool, typer.Option("--warm", help="Use your compile caches instead of empty ones.")
     ] = False,
+    no_blocks: Annotated[
+        bool,
+        typer.Option("--no-blocks", help="Leave out mujoco_torch.compile(step), which compiles once more."),
+    ] = False,
     fail_on: Annotated[
         str,
         typer.Option(
@@ -60,6 +64,7 @@ def diagnose(
         steps=steps,
         threads=threads,
         caches="warm" if warm else "cold",
+        blocks=not no_blocks,
     )
     with progress() as phase:
         report = run_worker(job, timeout=timeout, phase=phase)

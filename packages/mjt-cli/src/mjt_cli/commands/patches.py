@@ -1,4 +1,4 @@
-"""`mjt patches list|status|apply|revert`: fixes of PyTorch and tensordict, applied to installed wheels on request only."""
+"""`mjt patches list|status|apply|revert`: fixes of PyTorch and tensordict for what is installed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Python = Annotated[str, typer.Option(metavar="PATH", help="Interpreter to look i
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", help="Patches; all without a name.")]
 
-patches = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+patches = typer.Typer(rich_markup_mode=None)
 
 
 @patches.command("list")

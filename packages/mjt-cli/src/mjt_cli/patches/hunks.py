@@ -35,7 +35,9 @@ def run_patch(files: dict[str, bytes], diff: Path, *, reverse: bool = False) -> 
             copy = Path(folder, name)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(files[name])
-        if not _succeeds([_patch_program(), *STRICT, *["--reverse"] * reverse, "-d", folder, "-i", str(diff)]):
+        if not _succeeds(
+            [_patch_program(), *STRICT, *["--reverse"] * reverse, "-d", folder, "-i", str(diff)]
+        ):
             return None
         changed = {name: Path(folder, name).read_bytes() for name in touched}
     return files | changed if all(changed[name] != files[name] for name in touched) else None

@@ -1,7 +1,7 @@
 """One series beside one installed distribution: what is applied, what can be, and the files of any other choice.
 
-The state is read from the files alone. Taking the applied patches off must give the files of the wheel, hash by hash, and
-every change starts again from those. So no order of commands and no failure leads to files that nobody has tested.
+The state is read from the files alone. Taking the applied patches off must give the files of the wheel, hash by hash,
+and every change starts again from those. So no order of commands leads to files that nobody has tested.
 """
 
 from __future__ import annotations

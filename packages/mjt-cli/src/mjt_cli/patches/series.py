@@ -54,9 +54,9 @@ class Variant(_Table):
 class Patch(_Table):
     """One fix.
 
-    `cause` is the root cause in about three sentences, `link` the place upstream, `test` a path under patches/tests or the
-    id of one test, `fails_with` a regular expression that the error of the unpatched test matches; `needs` names patches that
-    the test needs besides. `merged_in` is the range of versions that have the fix already. `reason` says why there is no diff.
+    `cause` is the root cause in about three sentences, `link` the place upstream, `test` a file of patches/tests,
+    `fails_with` a regular expression that the errors of its unpatched tests match; `needs` names patches that those
+    tests need besides. `merged_in` is the range of versions that have the fix. `reason` says why there is no diff.
     """
 
     name: str

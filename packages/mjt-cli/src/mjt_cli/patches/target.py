@@ -52,7 +52,9 @@ def record_hash(content: bytes) -> str:
 def search_path(python: str) -> list[str]:
     """`sys.path` of an interpreter; imports nothing there."""
     try:
-        done = subprocess.run([python, "-c", SEARCH_PATH], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            [python, "-c", SEARCH_PATH], capture_output=True, text=True, timeout=60, check=True
+        )
         return json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise CliError(f"--python {python}: cannot run it: {error}") from None
