@@ -179,14 +179,14 @@ def test_outputs_share_no_memory_with_inputs_or_each_other() -> None:
 
 
 @pytest.mark.usefixtures("captured")
-@pytest.mark.parametrize(("name", "pieces"), [("scene", 1), ("runge-kutta", 4)])
+@pytest.mark.parametrize(("name", "pieces"), [("scene", 1), ("runge-kutta", 3)])
 def test_compiles_once(name: str, pieces: int) -> None:
     """Whatever the number of worlds above the block, of steps, of calls; the stages of Runge-Kutta are one piece."""
     m, d = batch(name, 9)
     step = mjt.compile(mjt.step, block=4, keep=())
     once = step(m, d)
     compiled = len(get_compilation_metrics())
-    assert compiled <= pieces
+    assert compiled == pieces
     step(m, once)
     step(m, d[:6].clone(), nsteps=5)
     step(m, torch.stack([d[0]] * 8))

@@ -108,45 +108,52 @@ def _inside_shape(topology: Topology, name: str) -> tuple[int, ...]:
 
 
 class _Stepper:
-    """The pieces of a step of one model, for blocks of one size."""
+    """The pieces of a step of one model that keeps certain fields, for blocks of one size."""
 
-    def __init__(self, m: Model, keep: Sequence[str], mode: str | None) -> None:
-        state = [name for name in layout.STATE if name not in m.topology.empty_fields.split()]
-        kept = [name for name in keep if name not in layout.STATE]
+    def __init__(self, m: Model, keep: Sequence[str], block: int, mode: str | None) -> None:
+        empty = m.topology.empty_fields.split()
+        self.block = block
+        self.state = [name for name in layout.STATE if name not in empty]
+        self.kept = [name for name in keep if name not in layout.STATE and name not in empty]
+        self.ready = False
         make = functools.partial(_Piece, m=m, mode=mode)
         if m.integrator == IntegratorType.RK4:
-            self._advance = self._runge_kutta
+            self.advance = self._runge_kutta
             carried = ("time", "qpos", "qvel", "qacc", *RK4_CARRIED)
             moved = ("time", "qpos", "qvel", *RK4_CARRIED[3:])
-            self._forward = make(forward.inside, inputs=state, outputs=("qacc",))
-            kept = [name for name in kept if name != "qacc"]
-            self._last = (
-                make(forward.inside, inputs=state, outputs=("qacc", *kept)) if kept else self._forward
-            )
+            self._forward = make(forward.inside, inputs=self.state, outputs=("qacc",))
+            after = [name for name in self.kept if name != "qacc"]
+            outputs = ("qacc", *after)
+            self._last = make(forward.inside, inputs=self.state, outputs=outputs) if after else self._forward
             self._stage = make(rk4_stage, inputs=(*carried, "rk_weight", "rk_fraction"), outputs=moved)
             self._end = make(rk4_end, inputs=carried, outputs=(*ADVANCED, "qacc"))
             self._numbers = {x: torch.tensor(x, dtype=m.dtype) for x in {*RK4_WEIGHTS, *RK4_FRACTIONS}}
         else:
-            self._advance = self._euler
-            self._step = make(step.inside, inputs=state, outputs=ADVANCED)
-            self._last = make(step.inside, inputs=state, outputs=(*ADVANCED, *kept)) if kept else self._step
+            self.advance = self._euler
+            self._step = make(step.inside, inputs=self.state, outputs=(*ADVANCED, *self.kept))
 
-    def advance(self, params: Tensor, values: Values, last: bool) -> Values:
-        """The block's values after one step; with the kept fields if it is the last."""
-        return self._advance(params, values, last)
+    @property
+    def pieces(self) -> list[_Piece]:
+        """Its compiled functions."""
+        return list(dict.fromkeys(x for x in vars(self).values() if isinstance(x, _Piece)))
 
-    def _euler(self, params: Tensor, values: Values, last: bool) -> Values:
-        return values | (self._last if last else self._step)(params, values)
+    def _euler(self, params: Tensor, values: Values) -> Values:
+        return values | self._step(params, values)
 
-    def _runge_kutta(self, params: Tensor, values: Values, last: bool) -> Values:
+    def _runge_kutta(self, params: Tensor, values: Values) -> Values:
         values = values | self._forward(params, values)
         values = rk4_begin(InsideData(values)).fields
-        for weight, fraction in zip(RK4_WEIGHTS, RK4_FRACTIONS, strict=True):
-            numbers = {"rk_weight": self._numbers[weight], "rk_fraction": self._numbers[fraction]}
-            values = values | self._stage(params, values | numbers)
-            final = last and fraction == RK4_FRACTIONS[-1]
-            values = values | (self._last if final else self._forward)(params, values)
+        *early, last = zip(RK4_WEIGHTS, RK4_FRACTIONS, strict=True)
+        for weight, fraction in early:
+            values = self._move(params, values, weight, fraction)
+            values = values | self._forward(params, values)
+        values = self._move(params, values, *last)
+        values = values | self._last(params, values)
         return values | self._end(params, values)
+
+    def _move(self, params: Tensor, values: Values, weight: float, fraction: float) -> Values:
+        numbers = {"rk_weight": self._numbers[weight], "rk_fraction": self._numbers[fraction]}
+        return values | self._stage(params, values | numbers)
 
 
 class _Pool:
@@ -184,25 +191,21 @@ os.register_at_fork(after_in_child=lambda: _pool.__init__())
 class _Worlds:
     """What a call works on: the state of all worlds, where results go, and how they are cut into blocks."""
 
-    def __init__(self, m: Model, d: Data, keep: Sequence[str], block: int) -> None:
+    def __init__(self, m: Model, d: Data, stepper: _Stepper) -> None:
         self.m = m
-        self.nworld = d.batch_size[0]
-        self.block = min(block, self.nworld)
-        state = [name for name in layout.STATE if name not in m.topology.empty_fields.split()]
-        self.inputs = {name: self._checked(d, name) for name in state}
+        self.batch = d.batch_size
+        self.nworld = d.batch_size[0] if d.batch_size else 1
+        self.block = stepper.block
+        self.inputs = {name: self._checked(d, name) for name in stepper.state}
         self.outputs = {name: x.new_empty(x.shape) for name, x in self.inputs.items()}
-        for name in keep:
-            if name not in layout.STATE and name not in m.topology.empty_fields.split():
-                self.outputs[name] = self._new_output(name)
+        for name in stepper.kept:
+            dtype = torch.int32 if layout.FIELDS[name].integer else m.dtype
+            self.outputs[name] = torch.empty((*_inside_shape(m.topology, name), self.nworld), dtype=dtype)
 
     def _checked(self, d: Data, name: str) -> Tensor:
         x, field = read_field(d, name), layout.FIELDS[name]
-        check_fits(name, x, (self.nworld, *shape_of(self.m.topology, field)), field, self.m.params)
-        return x
-
-    def _new_output(self, name: str) -> Tensor:
-        dtype = torch.int32 if layout.FIELDS[name].integer else self.m.dtype
-        return torch.empty((*_inside_shape(self.m.topology, name), self.nworld), dtype=dtype)
+        check_fits(name, x, (*self.batch, *shape_of(self.m.topology, field)), field, self.m.params)
+        return x if self.batch else x.unsqueeze(0)
 
     def blocks(self) -> list[tuple[int, int]]:
         """First world of each block, and the first that no block before has: a ragged last block overlaps another."""
@@ -228,26 +231,27 @@ class _Worlds:
                 target[..., first : start + self.block] = x
 
     def data(self) -> Data:
-        """The results as a Data."""
-        batch = torch.Size([self.nworld])
-        fields = {}
-        for name, field in layout.FIELDS.items():
-            x = self.outputs.get(name)
-            if x is None:
-                x = not_computed(self.m, name, batch)
-            elif name not in layout.STATE:
-                x = layout.to_public(field, x)
-            fields[name] = x
-        return new_data(fields, batch)
+        """The results as a Data; what was not asked for is marked so."""
+        fields = dict(_not_computed(self.m.topology, self.m.dtype, self.batch))
+        for name, x in self.outputs.items():
+            public = x if name in layout.STATE else layout.to_public(layout.FIELDS[name], x)
+            fields[name] = public if self.batch else public.squeeze(0)
+        return new_data({name: fields[name] for name in layout.FIELDS}, self.batch)
+
+
+@functools.lru_cache(maxsize=64)
+def _not_computed(topology: Topology, dtype: torch.dtype, batch: torch.Size) -> Values:
+    """Every field as it is when nobody asked for it. Nobody can write to these, so all calls may share them."""
+    return {name: not_computed(topology, dtype, name, batch) for name in layout.FIELDS}
 
 
 class _Engine:
     """Compiled steppers of the models that came along, and the calls that run them."""
 
-    def __init__(self, mode: str | None, keep: tuple[str, ...] | None, block: int) -> None:
+    def __init__(self, mode: str | None, keep: tuple[str, ...] | None, block: int | None) -> None:
         self.mode = mode
         self.keep = ALL if keep is None else keep
-        self.block = block
+        self.block = block or BLOCK
         self._steppers: dict[tuple, _Stepper] = {}
         self._plain = torch.compile(step, fullgraph=True, mode=mode)
         self._wrapper = True
@@ -255,10 +259,7 @@ class _Engine:
     @property
     def pieces(self) -> list[_Piece]:
         """The pieces compiled so far, for `mjt diagnose`: it counts the guards of their `run`, and replaces it."""
-        made = [
-            x for stepper in self._steppers.values() for x in vars(stepper).values() if isinstance(x, _Piece)
-        ]
-        return [piece for piece in dict.fromkeys(made) if piece.compiled]
+        return [piece for stepper in self._steppers.values() for piece in stepper.pieces if piece.compiled]
 
     def step(self, m: Model, d: Data, nsteps: int = 1) -> Data:
         """``step``, compiled."""
@@ -268,17 +269,16 @@ class _Engine:
             for _ in range(nsteps):
                 d = self._plain_step(m, d)
             return d
-        if not d.batch_size:
-            return self.step(m, d.unsqueeze(0), nsteps)[0]
-        worlds = _Worlds(m, d, self.keep, self.block)
+        stepper = self._stepper(m, d, self.keep)
+        worlds = _Worlds(m, d, stepper)
 
-        def run(stepper: _Stepper, start: int, first: int) -> None:
+        def run(start: int, first: int) -> None:
             values = worlds.load(start)
-            for k in range(nsteps):
-                values = stepper.advance(m.params, values, k == nsteps - 1)
+            for _ in range(nsteps):
+                values = stepper.advance(m.params, values)
             worlds.store(values, start, first)
 
-        return worlds.data() if self._run(m, worlds, self.keep, run) else self.step(m, d, nsteps)
+        return worlds.data() if self._run(stepper, worlds, run) else self.step(m, d, nsteps)
 
     def rollout(
         self, m: Model, d: Data, controls: Tensor, keep: Sequence[str] = ("qpos", "qvel")
@@ -289,28 +289,28 @@ class _Engine:
         check_keep(keep)
         if not self._in_blocks(m, d):
             return rollout(m, d, controls, keep, step=self._plain_step)
-        if not d.batch_size:
-            d, kept = self.rollout(m, d.unsqueeze(0), controls.unsqueeze(0), keep)
-            return d[0], kept[0]
-        worlds = _Worlds(m, d, keep, self.block)
-        nstep = controls.shape[1]
+        stepper = self._stepper(m, d, tuple(keep))
+        worlds = _Worlds(m, d, stepper)
+        nstep = controls.shape[-2]
+        ctrl = controls.reshape(worlds.nworld, nstep, m.nu)
         kept = {name: _kept_field(m, name, (worlds.nworld, nstep)) for name in keep}
 
-        def run(stepper: _Stepper, start: int, first: int) -> None:
+        def run(start: int, first: int) -> None:
             values, end = worlds.load(start), start + worlds.block
             for k in range(nstep):
                 if m.nu:
-                    values["ctrl"] = controls[start:end, k].T.contiguous()
-                values = stepper.advance(m.params, values, True)
+                    values["ctrl"] = ctrl[start:end, k].T.contiguous()
+                values = stepper.advance(m.params, values)
                 for name, target in kept.items():
                     if target.numel():
                         field = layout.FIELDS[name]
                         target[first:end, k] = layout.to_public(field, values[name][..., first - start :])
             worlds.store(values, start, first)
 
-        if not self._run(m, worlds, tuple(keep), run):
+        if not self._run(stepper, worlds, run):
             return self.rollout(m, d, controls, keep)
-        return worlds.data(), TensorDict(kept, batch_size=(worlds.nworld, nstep))
+        trajectory = TensorDict(kept, batch_size=(worlds.nworld, nstep))
+        return worlds.data(), trajectory if d.batch_size else trajectory[0]
 
     def _in_blocks(self, m: Model, d: Data) -> bool:
         """Whether a call can run in blocks: on a CPU, no gradients, nothing that traces."""
@@ -318,25 +318,30 @@ class _Engine:
             return False
         if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return False
-        inputs = (m.params, *(read_field(d, name) for name in layout.STATE))
-        return not (torch.is_grad_enabled() and any(x.requires_grad for x in inputs))
+        if not torch.is_grad_enabled():
+            return True
+        return not any(x.requires_grad for x in (m.params, *(read_field(d, name) for name in layout.STATE)))
 
     def _plain_step(self, m: Model, d: Data) -> Data:
         d = self._plain(m, d)
         # A CUDA graph overwrites its outputs in the next call.
-        return (
-            d.clone() if m.device.type == "cuda" and self.mode in ("reduce-overhead", "max-autotune") else d
-        )
+        graphs = m.device.type == "cuda" and self.mode in ("reduce-overhead", "max-autotune")
+        return d.clone() if graphs else d
 
-    def _run(self, m: Model, worlds: _Worlds, keep: tuple[str, ...], run: Callable) -> bool:
-        """Run all blocks; False where the C++ wrapper cannot be built, once, with a warning."""
-        key = (m.topology.digest, m.dtype, worlds.block, keep)
-        blocks = worlds.blocks()
+    def _stepper(self, m: Model, d: Data, keep: tuple[str, ...]) -> _Stepper:
+        block = min(self.block, d.batch_size[0] if d.batch_size else 1)
+        key = (m.topology.digest, m.dtype, block, keep)
         if key not in self._steppers:
-            stepper = _Stepper(m, keep, self.mode)
+            self._steppers[key] = _Stepper(m, keep, block, self.mode)
+        return self._steppers[key]
+
+    def _run(self, stepper: _Stepper, worlds: _Worlds, run: Callable[[int, int], None]) -> bool:
+        """Run all blocks; False where the C++ wrapper cannot be built, once, with a warning."""
+        blocks = worlds.blocks()
+        if not stepper.ready:
             first, *blocks = blocks  # compiles, so no other thread may run meanwhile
             try:
-                _pool.run([functools.partial(run, stepper, *first)])
+                _pool.run([functools.partial(run, *first)])
             except torch._dynamo.exc.TorchDynamoException as error:
                 warnings.warn(
                     f"mujoco_torch.compile: no C++ wrapper ({_reason(error)}); "
@@ -346,8 +351,12 @@ class _Engine:
                 )
                 self._wrapper = False
                 return False
-            self._steppers[key] = stepper
-        _pool.run([functools.partial(run, self._steppers[key], *block) for block in blocks])
+            stepper.ready = True
+        if len(blocks) == 1:  # not worth waking a thread
+            with torch.no_grad():
+                run(*blocks[0])
+        else:
+            _pool.run([functools.partial(run, *block) for block in blocks])
         return True
 
 
@@ -398,5 +407,5 @@ def compile(
     if keep is not None:
         check_keep(keep)
     kept = None if keep is None else tuple(keep)
-    engine = _Engine(mode, kept, block or BLOCK)
+    engine = _Engine(mode, kept, block)
     return engine.rollout if fn is rollout else engine.step

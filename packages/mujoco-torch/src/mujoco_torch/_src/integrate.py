@@ -15,6 +15,7 @@ from mujoco_torch._src.inertia import factor_m, solve_m
 from mujoco_torch._src.kinematics import joint_quats
 from mujoco_torch._src.layout import FIELDS, STATE
 from mujoco_torch._src.stage import ALL, public
+from mujoco_torch._src.topology import Topology
 from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, read_field, replace_fields, shape_of
 
 ADVANCED = ("time", "qpos", "qvel", "act", "qacc_warmstart")
@@ -242,11 +243,13 @@ def check_keep(keep: Sequence[str]) -> None:
 def without(m: Model, d: Data, keep: Sequence[str]) -> Data:
     """The state with derived fields marked as not computed, except those kept."""
     gone = [name for name in FIELDS if name not in STATE and name not in keep]
-    return replace_fields(d, {name: not_computed(m, name, d.batch_size) for name in gone})
+    return replace_fields(
+        d, {name: not_computed(m.topology, m.dtype, name, d.batch_size).to(m.device) for name in gone}
+    )
 
 
-def not_computed(m: Model, name: str, batch_size: torch.Size) -> Tensor:
+def not_computed(topology: Topology, dtype: torch.dtype, name: str, batch_size: torch.Size) -> Tensor:
     """What a field holds that was not asked for: NaN, or -1, without memory of its own for each world."""
     field = FIELDS[name]
-    mark = torch.tensor(-1 if field.integer else math.nan, dtype=torch.int32 if field.integer else m.dtype)
-    return mark.to(m.device).expand(*batch_size, *shape_of(m.topology, field))
+    mark = torch.tensor(-1, dtype=torch.int32) if field.integer else torch.tensor(math.nan, dtype=dtype)
+    return mark.expand((*batch_size, *shape_of(topology, field)))
