@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from mjt_cli.patches.installed import State, diffs, examine
-from mjt_cli.patches.series import Patch, all_series
+from mjt_cli.patches.series import Patch, Series, all_series
 from mjt_cli.patches.target import Target, find_target
 
 HERE = Path(__file__).parent
@@ -33,29 +33,34 @@ PYTEST = (
 
 
 def main() -> None:
-    """Proves the patches named on the command line, or all."""
-    targets = [find_target(series.distribution, sys.path) for series in all_series()]
-    before = hashes(targets)
-    patches = fitting(targets)
-    chosen = [patch for patch in patches if patch.name in (sys.argv[1:] or [patch.name])]
+    """Proves the patches named on the command line, or all; takes them off again whatever happens."""
+    patches = fitting()
+    before = hashes()
+    try:
+        prove_all(patches, sys.argv[1:] or [patch.name for patch in patches])
+    finally:
+        mjt("revert")
+    assert hashes() == before, "files differ after the patches were reverted"
+    told("proved")
+
+
+def prove_all(patches: list[Patch], chosen: list[str]) -> None:
+    """Proves the chosen patches one by one, then all patches together."""
     names = {patch.name for patch in patches}
-    for patch in chosen:
-        prove(patch, [name for name in patch.needs if name in names])
-        assert hashes(targets) == before, f"{patch.name}: files differ after it was reverted"
+    for patch in patches:
+        if patch.name in chosen:
+            prove(patch, [name for name in patch.needs if name in names])
     told("without patches")
     pytest("--patch", "none")
     told("all patches")
     mjt("apply")
     pytest()
-    mjt("revert")
-    assert hashes(targets) == before, "files differ after all patches were reverted"
-    told(f"{len(chosen)} patches proved")
 
 
-def fitting(targets: list[Target]) -> list[Patch]:
+def fitting() -> list[Patch]:
     """The patches that have a diff for what is installed; ends the run where one is merged or does not fit."""
     patches = []
-    for series, target in zip(all_series(), targets, strict=True):
+    for series, target in installed():
         inside = examine(series, target)
         told(f"{target.distribution} {target.version}")
         for patch, _ in diffs(series, target):
@@ -70,6 +75,7 @@ def fitting(targets: list[Target]) -> list[Patch]:
 
 def prove(patch: Patch, needs: list[str]) -> None:
     """Runs the tests of one patch without it and with it; `needs` are the patches under both."""
+    before = hashes()
     told(f"{patch.name}: fails without")
     if needs:
         mjt("apply", *needs)
@@ -78,11 +84,18 @@ def prove(patch: Patch, needs: list[str]) -> None:
     mjt("apply", patch.name)
     pytest("--patch", patch.name)
     mjt("revert")
+    assert hashes() == before, f"{patch.name}: files differ after it was reverted"
 
 
-def hashes(targets: list[Target]) -> dict[str, str]:
+def installed() -> list[tuple[Series, Target]]:
+    """Every series with what it is for."""
+    pairs = [(series, find_target(series.distribution, sys.path)) for series in all_series()]
+    return [(series, target) for series, target in pairs if target is not None]
+
+
+def hashes() -> dict[str, str]:
     """Hashes of all Python files of the distributions."""
-    folders = [target.folder / target.distribution for target in targets]
+    folders = [target.folder / target.distribution for _, target in installed()]
     files = [path for folder in folders for path in folder.rglob("*.py")]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 

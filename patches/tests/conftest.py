@@ -75,6 +75,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> None:
-    """No test finds what another compiled; one thread, since two test runs may share the machine."""
+    """No test finds or counts what another compiled; one thread, since two test runs may share the machine."""
     torch.set_num_threads(1)
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()

@@ -4,6 +4,7 @@ Most tests run the pieces as captured (backend "eager"); those marked slow gener
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import mujoco
 import pytest
@@ -14,6 +15,7 @@ from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metri
 
 import mujoco_torch as mjt
 from mujoco_torch import testing
+from mujoco_torch._src import tuning
 
 # The module: its name is that of the function in the package.
 blocks = mjt.compile.__globals__
@@ -305,3 +307,21 @@ def test_generated_code_gives_the_same() -> None:
     step = mjt.compile(mjt.step, block=8)
     after = step(m, step(m, d), nsteps=2)
     assert_equal(after, mjt.step(m, d, nsteps=3))
+
+
+@pytest.mark.usefixtures("captured")
+def test_a_measured_block_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tuning, "CANDIDATES", (2, 4, 64))
+    monkeypatch.setattr(tuning, "_seconds", lambda run, size: float(size != 4))
+    m, d = batch("slider", 9)
+    name = f"{m.topology.digest}-{m.dtype}"
+    assert tuning.remembered(name) is None
+    assert_equal(mjt.compile(mjt.step, block="measure")(m, d), mjt.step(m, d))
+    assert tuning.remembered(name) == 4
+    step = mjt.compile(mjt.step)
+    step(m, d)
+    assert [stepper.block for stepper in step.__self__._steppers.values()] == [4]
+    (file,) = (tmp_path / "mujoco_torch").glob("blocks-*.json")
+    file.write_text("{damaged")
+    assert tuning.remembered(name) is None

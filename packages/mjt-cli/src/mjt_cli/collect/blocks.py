@@ -1,6 +1,6 @@
 """What `mujoco_torch.compile(step)` makes of the step on a CPU: the same life as that of `torch.compile`, and more.
 
-The compiled step is a method of an object that tells its `block` and its `pieces`. A piece has a `run`: the function
+The compiled step is a method of an object that tells its `block_size` and its `pieces`. A piece has a `run`: the function
 that `torch.compile` made, of a block of worlds.
 """
 
@@ -28,7 +28,7 @@ Step = Callable[..., mjt.Data]
 def look(report: Report, scene: scenario.Scene, phase: Callable[[str], None]) -> None:
     """Compiles the step in blocks and looks at it; fills `report.blocks` as it goes."""
     # No block is larger than the batch, so a call with more worlds than a block can be made for any batch.
-    block = min(scene.batch, _object(mjt.compile(mjt.step)).block)
+    block = min(scene.batch, _object(mjt.compile(mjt.step)).block_size(scene.m, scene.fresh()))
     step = mjt.compile(mjt.step, mode=report.mode, block=block)
     found = report.blocks = Blocks(block=block, count=-(-scene.batch // block))
     phase("blocks: probing the tool chain")

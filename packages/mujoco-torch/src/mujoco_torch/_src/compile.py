@@ -20,7 +20,7 @@ import torch._dynamo.exc
 from tensordict import TensorDict
 from torch import Tensor
 
-from mujoco_torch._src import layout
+from mujoco_torch._src import layout, tuning
 from mujoco_torch._src.enums import IntegratorType
 from mujoco_torch._src.errors import ArgumentError
 from mujoco_torch._src.forward import forward
@@ -80,6 +80,7 @@ class _Piece:
         run.__code__ = run.__code__.replace(co_name=f"piece_{next(self._names)}")
         options = dict(torch._inductor.list_mode_options(mode or "default"))
         options |= {"cpp_wrapper": True, "cpp.threads": 1, "guard_filter_fn": _no_guards}
+        options["cpp.enable_floating_point_contract_flag"] = "fast"  # a product and a sum in one instruction
         self.run = torch.compile(run, fullgraph=True, dynamic=False, options=options)
         self.compiled = False
 
@@ -248,11 +249,12 @@ def _not_computed(topology: Topology, dtype: torch.dtype, batch: torch.Size) -> 
 class _Engine:
     """Compiled steppers of the models that came along, and the calls that run them."""
 
-    def __init__(self, mode: str | None, keep: tuple[str, ...] | None, block: int | None) -> None:
+    def __init__(self, mode: str | None, keep: tuple[str, ...] | None, block: int | str | None) -> None:
         self.mode = mode
         self.keep = ALL if keep is None else keep
-        self.block = block or BLOCK
+        self.block = block
         self._steppers: dict[tuple, _Stepper] = {}
+        self._sizes: dict[tuple, int] = {}
         self._plain = torch.compile(step, fullgraph=True, mode=mode)
         self._wrapper = True
 
@@ -328,8 +330,27 @@ class _Engine:
         graphs = m.device.type == "cuda" and self.mode in ("reduce-overhead", "max-autotune")
         return d.clone() if graphs else d
 
+    def block_size(self, m: Model, d: Data) -> int:
+        """Worlds in a block of a model: as asked for, as measured on this processor before, or the usual number."""
+        if isinstance(self.block, int):
+            return self.block
+        name = f"{m.topology.digest}-{m.dtype}"
+        found = tuning.remembered(name)
+        if found or self.block is None:
+            return found or BLOCK
+
+        def run(size: int) -> Data:
+            return trials[size].step(m, d, 5)
+
+        candidates = [size for size in tuning.CANDIDATES if size <= d.numel()] or [d.numel()]
+        trials = {size: _Engine(self.mode, (), size) for size in candidates}
+        return tuning.measure(name, candidates, run)
+
     def _stepper(self, m: Model, d: Data, keep: tuple[str, ...]) -> _Stepper:
-        block = min(self.block, d.batch_size[0] if d.batch_size else 1)
+        block = self._sizes.get((m.topology.digest, m.dtype))
+        if block is None:
+            block = self._sizes[m.topology.digest, m.dtype] = self.block_size(m, d)
+        block = min(block, d.batch_size[0] if d.batch_size else 1)
         key = (m.topology.digest, m.dtype, block, keep)
         if key not in self._steppers:
             self._steppers[key] = _Stepper(m, keep, block, self.mode)
@@ -376,7 +397,7 @@ def compile(
     *,
     mode: str | None = None,
     keep: Sequence[str] | None = None,
-    block: int | None = None,
+    block: int | str | None = None,
 ) -> Callable:
     """A compiled ``step`` or ``rollout``: in blocks of worlds on a CPU, one graph on a GPU.
 
@@ -392,7 +413,8 @@ def compile(
       mode: as of ``torch.compile``.
       keep: derived fields that ``step`` shall write; None for all. State fields are always written. A field that is
         not kept holds NaN (integers: -1).
-      block: worlds in a block on a CPU.
+      block: worlds in a block on a CPU. "measure" tries several sizes at the first call of a model, which compiles each
+        of them, and remembers the fastest in the user's cache; None takes the remembered size, or else the usual one.
 
     Raises:
       ArgumentError: ``fn``, ``keep`` or ``block`` cannot be used.
@@ -402,8 +424,8 @@ def compile(
             "compile takes mujoco_torch.step or mujoco_torch.rollout; "
             "for another stage use torch.compile(stage, fullgraph=True)"
         )
-    if block is not None and block < 1:
-        raise ArgumentError(f"block is {block}; it must be a positive number of worlds")
+    if block not in (None, "measure") and not (isinstance(block, int) and block > 0):
+        raise ArgumentError(f'block is {block!r}; it must be a positive number of worlds, "measure" or None')
     if keep is not None:
         check_keep(keep)
     kept = None if keep is None else tuple(keep)

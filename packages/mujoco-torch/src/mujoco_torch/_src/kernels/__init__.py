@@ -127,6 +127,11 @@ def _key(command: list[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 
+def processor_key() -> str:
+    """A short name of the processor, for what is measured on it."""
+    return hashlib.sha256(_processor().encode()).hexdigest()[:12]
+
+
 def _processor() -> str:
     """What `-march=native` depends on: a cache folder may be shared by machines that differ."""
     try:
