@@ -96,8 +96,5 @@ def test_blocks(blocks_report: Report):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True, reason="the piece of all steps but the last is compiled by the first call with several"
-)
 def test_several_steps_compile_nothing(blocks_report: Report):
     assert blocks_report.blocks and blocks_report.blocks.life[-1].compiled_frames == 0

@@ -1,7 +1,7 @@
 """What `mujoco_torch.compile(step)` makes of the step on a CPU: the same life as that of `torch.compile`, and more.
 
-The compiled step is a method of an object that tells its `block_size` and its `pieces`. A piece has a `run`: the function
-that `torch.compile` made, of a block of worlds.
+The compiled step is a method of an object that tells its `block_size` and its `pieces`. A piece has a `run`: the
+function that `torch.compile` made, of a block of worlds.
 """
 
 from __future__ import annotations
