@@ -365,3 +365,24 @@ def test_compiled_gradients_are_those_of_eager() -> None:
     for name, expected in eager.items():
         scale = 1.0 + float(expected.abs().max())
         torch.testing.assert_close(compiled[name], expected, rtol=0, atol=1e-11 * scale)
+
+
+@pytest.mark.parametrize("name", mjt.MODELS)
+def test_finite_in_many_random_states(name: str) -> None:
+    """2,000 states of each of five models: deep contact and none, zero velocity, identity quaternions."""
+    mjm = mujoco.MjModel.from_xml_path(str(mjt.model_path(name)))
+    m = mjt.put_model(mjm, dtype=torch.float64)
+    d = mjt.make_data(m, 2000)
+    world = torch.arange(2000)[:, None]
+    qpos = d.qpos + 0.3 * torch.randn_like(d.qpos) * (world % 4 != 0)
+    if mjm.jnt_type[0] == mujoco.mjtJoint.mjJNT_FREE:
+        qpos[:, 2] = 1.2 * torch.rand(2000, dtype=torch.float64)
+        qpos[::3, 3:7] = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    qvel = 2.0 * torch.randn_like(d.qvel) * (world % 3 != 0)
+    inputs = [x.requires_grad_() for x in (qpos, qvel, torch.randn_like(d.ctrl))]
+    after = mjt.step(m, d.replace(qpos=qpos, qvel=qvel, ctrl=inputs[2]))
+    assert (after.ncon > 0).any()
+    (after.qvel.square().sum() + after.qpos.square().sum()).backward()
+    for x in inputs:
+        assert x.grad is not None
+        assert x.grad.isfinite().all()
