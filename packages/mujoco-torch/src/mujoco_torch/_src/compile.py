@@ -89,8 +89,8 @@ class _Piece:
         if not self.compiled:
             # Dynamo takes two inputs that are one tensor now for one input for ever; a guard would tell.
             inputs = [x.clone() for x in inputs]
-            self.compiled = True
         outputs = self.run(params, *inputs)
+        self.compiled = True
         return dict(zip(self.outputs, outputs, strict=True))
 
 
@@ -186,7 +186,8 @@ def _prepare_thread() -> None:
 
 
 _pool = _Pool()
-os.register_at_fork(after_in_child=lambda: _pool.__init__())
+if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
+    os.register_at_fork(after_in_child=lambda: _pool.__init__())
 
 
 class _Worlds:
