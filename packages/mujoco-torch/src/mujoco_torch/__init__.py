@@ -21,6 +21,7 @@ from mujoco_torch._src.io import device_put, get_data_into, make_data, put_data,
 from mujoco_torch._src.kinematics import camlight, kinematics
 from mujoco_torch._src.passive import passive
 from mujoco_torch._src.support import apply_ft, efc_jacobian, full_m, jac, mul_m, xfrc_accumulate
+from mujoco_torch._src.tendon import tendon
 from mujoco_torch._src.transmission import transmission
 from mujoco_torch._src.types import Contact, Data, Model
 from mujoco_torch._src.zoo import MODELS, ModelNotFoundError, model_path
@@ -71,6 +72,7 @@ __all__ = [
     "rungekutta4",
     "solve",
     "step",
+    "tendon",
     "transmission",
     "xfrc_accumulate",
 ]

@@ -14,21 +14,23 @@ from mujoco_torch._src.layout import FIELDS, STATE, names
 from mujoco_torch._src.passive import passive
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.support import xfrc_accumulate_inside
+from mujoco_torch._src.tendon import tendon
 from mujoco_torch._src.transmission import moments, transmission
 from mujoco_torch._src.types import InsideData, InsideModel
 
 INPUTS = tuple(STATE)
 POSITION = names(
     "xpos xquat xmat xipos ximat xanchor xaxis geom_xpos geom_xmat site_xpos site_xmat cam_xpos cam_xmat light_xpos "
-    "light_xdir subtree_com cdof cinert actuator_length actuator_moment crb M qLD qLDiagInv ncon contact_dist "
-    "contact_pos contact_frame"
+    "light_xdir subtree_com cdof cinert ten_J ten_length actuator_length actuator_moment crb M qLD "
+    "qLDiagInv ncon contact_dist contact_pos contact_frame"
 )
 VELOCITY = names(
-    "actuator_velocity cvel cdof_dot qfrc_bias qfrc_spring qfrc_damper qfrc_passive nefc efc_pos efc_D efc_vel efc_aref"
+    "ten_velocity actuator_velocity cvel cdof_dot qfrc_bias qfrc_spring qfrc_damper qfrc_gravcomp qfrc_fluid "
+    "qfrc_adhesion qfrc_passive nefc efc_pos efc_D efc_vel efc_aref"
 )
 
 
-@public(reads=("qpos",), writes=POSITION)
+@public(reads=("qpos", "mocap_pos", "mocap_quat"), writes=POSITION)
 def fwd_position(m: InsideModel, d: InsideData) -> InsideData:
     """All that depends on position only (``mj_fwdPosition``).
 
@@ -41,19 +43,21 @@ def fwd_position(m: InsideModel, d: InsideData) -> InsideData:
     d = kinematics.inside(m, d)
     d = com_pos.inside(m, d)
     d = camlight.inside(m, d)
+    d = tendon.inside(m, d)
     d = crb.inside(m, d)
     d = factor_m.inside(m, d)
     d = collision.inside(m, d)
     return transmission.inside(m, d)
 
 
-@public(reads=("qpos", "qvel", *POSITION), writes=VELOCITY)
+@public(reads=("qpos", "qvel", "plastic", "eq_active", *POSITION), writes=VELOCITY)
 def fwd_velocity(m: InsideModel, d: InsideData) -> InsideData:
     """All that depends on velocity, and the constraint rows (``mj_fwdVelocity``).
 
     Raises:
       StateError: the state does not fit the model.
     """
+    d = d.replace(ten_velocity=(d.ten_J * d.qvel).sum(1))
     actuator_velocity = m.moment_row.T @ (moments(m, d) * (m.moment_col @ d.qvel))
     d = d.replace(actuator_velocity=actuator_velocity if m.actuation else torch.zeros_like(actuator_velocity))
     d = com_vel.inside(m, d)
@@ -141,4 +145,5 @@ def forward(m: InsideModel, d: InsideData) -> InsideData:
     d = fwd_velocity.inside(m, d)
     d = fwd_actuation.inside(m, d)
     d = fwd_acceleration.inside(m, d)
+    d = d.replace(energy=d.qpos.new_zeros((2, d.qpos.shape[-1])))
     return _solve(m, d)

@@ -81,7 +81,9 @@ def make_data(m: Model, nworld: int | None = None) -> Data:
     for name, field in layout.FIELDS.items():
         dtype = torch.int32 if field.integer else m.dtype
         fields[name] = torch.zeros((*batch, *shape_of(m.topology, field)), dtype=dtype, device=m.device)
-    fields["qpos"] = m.qpos0[:, 0].expand_as(fields["qpos"]).clone()
+    for name in layout.STATE:
+        initial = getattr(m, f"initial_{name}").to(fields[name].dtype)
+        fields[name] = initial.expand_as(fields[name]).clone()
     return new_data(fields, batch)
 
 
@@ -134,6 +136,11 @@ def _from_c(m: Model, mjd: mujoco.MjData, name: str) -> np.ndarray:
             mujoco.mju_sparse2dense(
                 dense, mjd.actuator_moment, mjd.moment_rownnz, mjd.moment_rowadr, mjd.moment_colind
             )
+        return dense
+    if name == "ten_J":
+        dense = np.zeros((mjm.ntendon, mjm.nv))
+        if mjm.ntendon:
+            mujoco.mju_sparse2dense(dense, mjd.ten_J, mjm.ten_J_rownnz, mjm.ten_J_rowadr, mjm.ten_J_colind)
         return dense
     if name == "solver_niter":
         return mjd.solver_niter[0]

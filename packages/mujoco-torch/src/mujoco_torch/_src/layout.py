@@ -26,13 +26,19 @@ FIELDS = {
     "ncon": Field("items", (), integer=True),
     "nefc": Field("items", (), integer=True),
     "time": Field("items", ()),
+    "energy": Field("items", (2,)),
     "qpos": Field("items", ("nq",)),
     "qvel": Field("items", ("nv",)),
     "act": Field("items", ("na",)),
+    "history": Field("items", ("nhistory",)),
+    "plastic": Field("items", ("nplastic",)),
     "qacc_warmstart": Field("items", ("nv",)),
     "ctrl": Field("items", ("nu",)),
     "qfrc_applied": Field("items", ("nv",)),
     "xfrc_applied": Field("vector", ("nbody", 6)),
+    "eq_active": Field("items", ("neq",), integer=True),
+    "mocap_pos": Field("vector", ("nmocap", 3)),
+    "mocap_quat": Field("vector", ("nmocap", 4)),
     "qacc": Field("items", ("nv",)),
     "act_dot": Field("items", ("na",)),
     "xpos": Field("vector", ("nbody", 3)),
@@ -53,18 +59,24 @@ FIELDS = {
     "subtree_com": Field("vector", ("nbody", 3)),
     "cdof": Field("vector", ("nv", 6)),
     "cinert": Field("vector", ("nbody", 10)),
+    "ten_J": Field("items", ("ntendon", "nv")),
+    "ten_length": Field("items", ("ntendon",)),
     "actuator_length": Field("items", ("nout",)),
     "actuator_moment": Field("items", ("nout", "nv")),
     "crb": Field("vector", ("nbody", 10)),
     "M": Field("items", ("nC",)),
     "qLD": Field("items", ("nC",)),
     "qLDiagInv": Field("items", ("nv",)),
+    "ten_velocity": Field("items", ("ntendon",)),
     "actuator_velocity": Field("items", ("nout",)),
     "cvel": Field("vector", ("nbody", 6)),
     "cdof_dot": Field("vector", ("nv", 6)),
     "qfrc_bias": Field("items", ("nv",)),
     "qfrc_spring": Field("items", ("nv",)),
     "qfrc_damper": Field("items", ("nv",)),
+    "qfrc_gravcomp": Field("items", ("nv",)),
+    "qfrc_fluid": Field("items", ("nv",)),
+    "qfrc_adhesion": Field("items", ("nv",)),
     "qfrc_passive": Field("items", ("nv",)),
     "actuator_force": Field("items", ("nout",)),
     "qfrc_actuator": Field("items", ("nv",)),
@@ -82,7 +94,10 @@ FIELDS = {
 }
 
 # What a step reads, and what a user sets.
-STATE = ("time", "qpos", "qvel", "act", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied")
+STATE = (
+    "time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied",
+    "eq_active", "mocap_pos", "mocap_quat",
+)  # fmt: skip
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -9,7 +9,10 @@ from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
 
 
-@public(reads=("qpos", "qvel"), writes=("qfrc_spring", "qfrc_damper", "qfrc_passive"))
+@public(
+    reads=("qpos", "qvel"),
+    writes=("qfrc_spring", "qfrc_damper", "qfrc_gravcomp", "qfrc_fluid", "qfrc_adhesion", "qfrc_passive"),
+)
 def passive(m: InsideModel, d: InsideData) -> InsideData:
     """Linear springs and dampers of every joint type (``mj_passive``).
 
@@ -20,7 +23,14 @@ def passive(m: InsideModel, d: InsideData) -> InsideData:
     """
     qfrc_damper = -m.dof_damper * d.qvel
     qfrc_spring = _spring(m, d) if m.has_spring else torch.zeros_like(d.qvel)
-    return d.replace(qfrc_spring=qfrc_spring, qfrc_damper=qfrc_damper, qfrc_passive=qfrc_spring + qfrc_damper)
+    return d.replace(
+        qfrc_spring=qfrc_spring,
+        qfrc_damper=qfrc_damper,
+        qfrc_gravcomp=torch.zeros_like(d.qvel),
+        qfrc_fluid=torch.zeros_like(d.qvel),
+        qfrc_adhesion=torch.zeros_like(d.qvel),
+        qfrc_passive=qfrc_spring + qfrc_damper,
+    )
 
 
 def _spring(m: InsideModel, d: InsideData):

@@ -138,7 +138,7 @@ def _enter(
     shape = shape_of(topology, field)
     batch = like.shape[:1] if batched else ()
     if x is None:
-        x = params.new_zeros((*batch, *shape))
+        x = params.new_zeros((*batch, *shape), dtype=torch.int32 if field.integer else None)
     check_fits(name, x, (*batch, *shape), field, params)
     return layout.to_inside(field, x if batched else x.unsqueeze(0))
 

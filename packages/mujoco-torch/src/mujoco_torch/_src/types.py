@@ -130,12 +130,18 @@ class Data(TensorClass["tensor_only"]):
     """number of active constraint rows, ``(nworld,)``"""
     time: Tensor
     """simulation time [s], ``(nworld,)``"""
+    energy: Tensor
+    """potential and kinetic energy [J], 0 unless the model asks for it, ``(nworld, 2)``"""
     qpos: Tensor
     """position [m, rad, unit quaternion], ``(nworld, nq)``"""
     qvel: Tensor
     """velocity [m/s, rad/s], ``(nworld, nv)``"""
     act: Tensor
     """actuator activation, ``(nworld, na)``"""
+    history: Tensor
+    """buffers of delayed controls, as C keeps them, ``(nworld, nhistory)``"""
+    plastic: Tensor
+    """plastic displacement of springs [m, rad], ``(nworld, nplastic)``"""
     qacc_warmstart: Tensor
     """acceleration from which the next solve starts [m/s^2, rad/s^2], ``(nworld, nv)``"""
     ctrl: Tensor
@@ -144,6 +150,12 @@ class Data(TensorClass["tensor_only"]):
     """applied generalized force [N, Nm], ``(nworld, nv)``"""
     xfrc_applied: Tensor
     """applied force and torque at the centre of mass, world frame [N, Nm], ``(nworld, nbody, 6)``"""
+    eq_active: Tensor
+    """1 where an equality constraint is active, else 0, ``(nworld, neq)``"""
+    mocap_pos: Tensor
+    """position of mocap bodies [m], ``(nworld, nmocap, 3)``"""
+    mocap_quat: Tensor
+    """orientation of mocap bodies, ``(nworld, nmocap, 4)``"""
     qacc: Tensor
     """acceleration [m/s^2, rad/s^2], ``(nworld, nv)``"""
     act_dot: Tensor
@@ -184,6 +196,10 @@ class Data(TensorClass["tensor_only"]):
     """motion axis of each dof about the tree's centre of mass (rotation, translation), ``(nworld, nv, 6)``"""
     cinert: Tensor
     """inertia of each body about the tree's centre of mass, and mass, ``(nworld, nbody, 10)``"""
+    ten_J: Tensor
+    """tendon Jacobians, dense, ``(nworld, ntendon, nv)``"""
+    ten_length: Tensor
+    """tendon lengths [m], ``(nworld, ntendon)``"""
     actuator_length: Tensor
     """actuator lengths, ``(nworld, nout)``"""
     actuator_moment: Tensor
@@ -196,6 +212,8 @@ class Data(TensorClass["tensor_only"]):
     """factor of M = L' D L, sparse like M: L below the diagonal, D on it, ``(nworld, nC)``"""
     qLDiagInv: Tensor
     """1 / D of the factor, ``(nworld, nv)``"""
+    ten_velocity: Tensor
+    """tendon velocities [m/s], ``(nworld, ntendon)``"""
     actuator_velocity: Tensor
     """actuator velocities, ``(nworld, nout)``"""
     cvel: Tensor
@@ -208,6 +226,12 @@ class Data(TensorClass["tensor_only"]):
     """passive spring force [N, Nm], ``(nworld, nv)``"""
     qfrc_damper: Tensor
     """passive damper force [N, Nm], ``(nworld, nv)``"""
+    qfrc_gravcomp: Tensor
+    """gravity compensation force [N, Nm], ``(nworld, nv)``"""
+    qfrc_fluid: Tensor
+    """force of the medium [N, Nm], ``(nworld, nv)``"""
+    qfrc_adhesion: Tensor
+    """adhesion force of contacts [N, Nm], ``(nworld, nv)``"""
     qfrc_passive: Tensor
     """total passive force [N, Nm], ``(nworld, nv)``"""
     actuator_force: Tensor

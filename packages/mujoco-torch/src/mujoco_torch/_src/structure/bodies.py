@@ -6,6 +6,7 @@ import mujoco
 import numpy as np
 
 from mujoco_torch._src.enums import CamLightType, DisableBit, JointType
+from mujoco_torch._src.layout import STATE
 from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.structure.arrays import (
     IDENTITY,
@@ -38,6 +39,12 @@ def options(mjm: mujoco.MjModel) -> Part:
         "nlight",
         "nkey",
         "nC",
+        "nhistory",
+        "nplastic",
+        "neq",
+        "nmocap",
+        "ntendon",
+        "nactuator",
     )
     static: dict[str, Any] = {name: int(getattr(mjm, name)) for name in names}
     static |= dict(
@@ -52,7 +59,9 @@ def options(mjm: mujoco.MjModel) -> Part:
         eulerdamp=not disabled(mjm, DisableBit.EULERDAMP | DisableBit.DAMPER)
         and bool((mjm.dof_damping > 0).any()),
     )
-    return static, dict(timestep=np.full((1,), mjm.opt.timestep), gravity=items(gravity[None]))
+    fresh = mujoco.MjData(mjm)  # the state of a reset world
+    initial = {f"initial_{name}": np.array(getattr(fresh, name)) for name in STATE}
+    return static, dict(timestep=np.full((1,), mjm.opt.timestep), gravity=items(gravity[None]), **initial)
 
 
 def bodies(mjm: mujoco.MjModel) -> Part:
@@ -131,7 +140,6 @@ def joints(mjm: mujoco.MjModel) -> Part:
     ones = np.ones(njnt)
     static = dict(nslot=nslot, nquat=len(quat), nfree=len(free))
     arrays = dict(
-        qpos0=mjm.qpos0[:, None],
         slot_scalar=Pattern.of_matrix(slot_scalar),
         slot_qpos0=slot_qpos0[:, None],
         slot_quat=select([quat.index(j) if j in quat else -1 for j in _by_place(place, rows)], len(quat)),
