@@ -55,8 +55,6 @@ CRANK = '<motor name="m" cranksite="s" slidersite="s" cranklength="1"/>'
 
 # Feature, the model, and elements of its one finding.
 REFUSED = [
-    ("integrator", _option('integrator="implicit"'), ()),
-    ("integrator", _option('integrator="implicitfast"'), ()),
     ("integrator", _option('integrator="discrete"'), ()),
     ("solver", _option('solver="PGS"'), ()),
     ("solver", _option('solver="CG"'), ()),
@@ -154,6 +152,8 @@ ALLOWED = {
         "<mujoco>", '<mujoco><option cone="elliptic"><flag contact="disable"/></option>'
     ),
     "RK4": _option('integrator="RK4"'),
+    "implicit": _option('integrator="implicit"'),
+    "implicitfast": _option('integrator="implicitfast"'),
     "few iterations for one tree": _option('iterations="1"', FLOOR + FALLING.format(type="sphere")),
     "another solver with nothing to solve": _option('solver="PGS" noslip_iterations="3"', ""),
     "limits disabled": _xml(rest='<option solver="CG"><flag limit="disable"/></option>'),
@@ -245,7 +245,7 @@ def test_every_callback_of_mujoco_is_considered():
 
 
 def test_all_findings_are_reported_together_and_in_order():
-    xml = _option('integrator="implicit" density="1"', LIMITED.replace("<body", '<body gravcomp="1"'))
+    xml = _option('integrator="discrete" density="1"', LIMITED.replace("<body", '<body gravcomp="1"'))
     findings = check(mujoco.MjModel.from_xml_string(xml))
     assert [finding.feature for finding in findings] == ["integrator", "fluid", "gravcomp"]
 
@@ -306,7 +306,7 @@ EDITED = {
     "opt.viscosity": "fluid",
     "pair_adhesion": "adhesion",
 }
-EDIT_VALUE = {"opt.solver": 1, "opt.cone": 1, "actuator_gaintype": 2, "geom_type": 6, "opt.integrator": 2}
+EDIT_VALUE = {"opt.solver": 1, "opt.cone": 1, "actuator_gaintype": 2, "geom_type": 6, "opt.integrator": 4}
 
 
 @pytest.mark.parametrize("field", EDITED)
@@ -396,12 +396,12 @@ def test_a_finding_reads_as_one_line():
 
 
 def test_the_error_lists_every_finding_and_survives_a_process_border():
-    mjm = mujoco.MjModel.from_xml_string(_option('integrator="implicit" density="1.5"'))
+    mjm = mujoco.MjModel.from_xml_string(_option('integrator="discrete" density="1.5"'))
     error = UnsupportedModelError(check(mjm))
     lines = str(error).splitlines()
     assert isinstance(error, MujocoTorchError) and isinstance(error, ValueError)
     assert lines[0] == "this release does not simulate the model exactly, 2 findings:"
-    assert lines[1].startswith("  integrator: the integrator implicit") and "Euler or RK4" in lines[1]
+    assert lines[1].startswith("  integrator: the integrator discrete") and "Euler or RK4" in lines[1]
     assert lines[2].startswith("  fluid: ") and "density 1.5" in lines[2] and len(lines) == 3
     copy = pickle.loads(pickle.dumps(error))
     assert copy.findings == error.findings and str(copy) == str(error)

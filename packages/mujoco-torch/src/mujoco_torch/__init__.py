@@ -16,7 +16,7 @@ from mujoco_torch._src.forward import (
     solve,
 )
 from mujoco_torch._src.inertia import crb, factor_m
-from mujoco_torch._src.integrate import euler, rollout, rungekutta4, step
+from mujoco_torch._src.integrate import euler, implicit, rollout, rungekutta4, step
 from mujoco_torch._src.io import device_put, get_data_into, make_data, put_data, put_model
 from mujoco_torch._src.kinematics import camlight, kinematics
 from mujoco_torch._src.passive import passive
@@ -58,6 +58,7 @@ __all__ = [
     "fwd_position",
     "fwd_velocity",
     "get_data_into",
+    "implicit",
     "jac",
     "kinematics",
     "make_constraint",

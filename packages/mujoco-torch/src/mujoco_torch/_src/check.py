@@ -45,10 +45,12 @@ from mujoco_torch._src.enums import (
 # A name in a message is enough to find the element; a list of thousands is not read.
 _SHOWN_ELEMENTS = 4
 
-_INTEGRATORS = (IntegratorType.EULER, IntegratorType.RK4)
+_IMPLICIT = (IntegratorType.IMPLICIT, IntegratorType.IMPLICITFAST)
+_INTEGRATORS = (IntegratorType.EULER, IntegratorType.RK4, *_IMPLICIT)
 _TRANSMISSIONS = (TrnType.JOINT, TrnType.JOINTINPARENT)
 _GAINS = (GainType.FIXED, GainType.AFFINE)
 _BIASES = (BiasType.NONE, BiasType.AFFINE)
+_FILTERS = (DynType.NONE, DynType.INTEGRATOR, DynType.FILTER, DynType.FILTEREXACT)
 
 # Inverse dynamics alone reads INVDISCRETE, and is not part of this release.
 _ENABLE_FLAGS = EnableBit.INVDISCRETE
@@ -213,6 +215,23 @@ def _integrator(s: _Subject) -> _Found:
     value = s.mjm.opt.integrator
     if value not in _INTEGRATORS:
         yield f"the integrator {_label(IntegratorType, value)} is not available", ()
+    if value in _IMPLICIT:
+        yield from _without_derivative(s, f"the integrator {_label(IntegratorType, value)}")
+
+
+def _without_derivative(s: _Subject, integrator: str) -> _Found:
+    """Forces whose derivative by velocity C takes into account, and this release does not."""
+    m = s.mjm
+    if m.opt.density != 0 or m.opt.viscosity != 0:
+        yield f"{integrator} is not available with a medium", ()
+    gains, biases = np.isin(m.actuator_gaintype, _GAINS), np.isin(m.actuator_biastype, _BIASES)
+    simple = gains & biases & np.isin(m.actuator_dyntype, _FILTERS)
+    changing = (m.actuator_gaintype == GainType.AFFINE) & (m.actuator_gainprm[:, 2] != 0)
+    early = changing & m.actuator_actearly.astype(bool)
+    actuators = _where(m, ObjType.ACTUATOR, ~simple, early)
+    yield from _report(
+        f"{integrator} is not available with the gain, bias or dynamics of actuators", actuators
+    )
 
 
 def _solver(s: _Subject) -> _Found:
@@ -425,8 +444,9 @@ def _surface_velocity(s: _Subject) -> _Found:
 RULES = (
     Rule(
         "integrator",
-        "integrators other than Euler and RK4",
-        "set the option integrator to Euler or RK4",
+        "discrete; implicit and implicitfast with a medium, or with actuators of another gain or bias than fixed and "
+        "affine, or with early activation and a gain on the velocity",
+        "set the option integrator to Euler or RK4, or, if it is discrete, to implicitfast",
         _integrator,
     ),
     Rule(
@@ -573,7 +593,7 @@ SUPPORTED = (
     ("contacts", "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; pyramidal cone"),
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
     ("solver", "Newton, warm start"),
-    ("integrators", "Euler with implicit damping, RK4"),
+    ("integrators", "Euler with implicit damping, implicit, implicitfast, RK4"),
     ("flags", "every disable flag of MuJoCo 4.0; the enable flag invdiscrete"),
     ("cameras and lights", "every tracking mode"),
 )

@@ -1,4 +1,4 @@
-"""Integrators, the step and the rollout (``mj_Euler``, ``mj_RungeKutta``, ``mj_step``)."""
+"""Integrators, the step and the rollout (``mj_Euler``, ``mj_implicit``, ``mj_RungeKutta``, ``mj_step``)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,12 +8,13 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from mujoco_torch._src import spatial
+from mujoco_torch._src.derivative import damper_rate, solve_implicit, solve_implicitfast
 from mujoco_torch._src.enums import IntegratorType
 from mujoco_torch._src.errors import ArgumentError, StateError
 from mujoco_torch._src.forward import INPUTS, forward
 from mujoco_torch._src.inertia import factor_m, solve_m
 from mujoco_torch._src.kinematics import joint_quats
-from mujoco_torch._src.layout import FIELDS, STATE
+from mujoco_torch._src.layout import FIELDS, STATE, names
 from mujoco_torch._src.stage import ALL, public
 from mujoco_torch._src.topology import Topology
 from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, read_field, replace_fields, shape_of
@@ -55,8 +56,34 @@ def euler(m: InsideModel, d: InsideData) -> InsideData:
     """
     if not m.eulerdamp:
         return _advance(m, d, d.qacc)
-    damped = factor_m.inside(m, d.replace(M=d.M + m.system.M_diagonal @ (m.timestep * m.dof_damping)))
+    damped = factor_m.inside(m, d.replace(M=d.M + m.system.M_diagonal @ (m.timestep * damper_rate(m, d))))
     return _advance(m, d, solve_m(m, damped, d.qfrc_smooth + d.qfrc_constraint))
+
+
+@public(
+    reads=names(
+        "time qpos qvel act ctrl qacc cdof cinert ten_J actuator_moment crb M ten_velocity cvel cdof_dot "
+        "actuator_force qfrc_actuator qfrc_smooth qfrc_constraint"
+    ),
+    writes=ADVANCED,
+)
+def implicit(m: InsideModel, d: InsideData) -> InsideData:
+    """Step of the integrators ``implicit`` and ``implicitfast``, implicit in velocity (``mj_implicit``).
+
+    Velocity moves by h (M - h D)^-1 qfrc, with D the derivative of all forces but those of constraints by velocity.
+    ``implicitfast`` leaves Coriolis and centrifugal forces out of it, except for free bodies that carry no joint.
+    Source: MuJoCo documentation, "Computation", section "Numerical integration".
+
+    Departures from C:
+      1. D and the factor of M - h D (``qDeriv``, ``qLU``, ``qH``) are no fields of Data.
+
+    Raises:
+      StateError: the dynamics of ``d`` do not fit the model.
+    """
+    if not m.nv:
+        return _advance(m, d, d.qacc)
+    solve = solve_implicit if m.integrator == IntegratorType.IMPLICIT else solve_implicitfast
+    return _advance(m, d, solve(m, d, d.qfrc_smooth + d.qfrc_constraint))
 
 
 # The fraction of the step after which stages 2 to 4 are evaluated, and what the slopes of stages 1 to 3 count.
@@ -140,6 +167,8 @@ def _step(m: InsideModel, d: InsideData) -> InsideData:
     d = forward.inside(m, d)
     if m.integrator == IntegratorType.RK4:
         return rungekutta4.inside(m, d)
+    if m.integrator in (IntegratorType.IMPLICIT, IntegratorType.IMPLICITFAST):
+        return implicit.inside(m, d)
     return euler.inside(m, d)
 
 

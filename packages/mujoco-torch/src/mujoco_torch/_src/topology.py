@@ -18,10 +18,11 @@ from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.solver import System
 from mujoco_torch._src.structure.actuation import actuators
 from mujoco_torch._src.structure.bodies import attached, bodies, dofs, joints, options
+from mujoco_torch._src.structure.derivative import derivatives
 from mujoco_torch._src.structure.rows import contacts, limits
 from mujoco_torch._src.structure.transmission import transmissions
 
-PARTS = (options, bodies, joints, dofs, attached, transmissions, actuators, limits, contacts)
+PARTS = (options, bodies, joints, dofs, attached, transmissions, actuators, derivatives, limits, contacts)
 
 
 class Topology:

@@ -56,8 +56,6 @@ def options(mjm: mujoco.MjModel) -> Part:
         warmstart=not disabled(mjm, DisableBit.WARMSTART),
         actuation=not disabled(mjm, DisableBit.ACTUATION),
         clampctrl=not disabled(mjm, DisableBit.CLAMPCTRL),
-        eulerdamp=not disabled(mjm, DisableBit.EULERDAMP | DisableBit.DAMPER)
-        and bool((mjm.dof_damping > 0).any()),
     )
     fresh = mujoco.MjData(mjm)  # the state of a reset world
     initial = {f"initial_{name}": np.array(getattr(fresh, name)) for name in STATE}
@@ -231,7 +229,6 @@ def dofs(mjm: mujoco.MjModel) -> Part:
         dof_jnt=select(jnt, njnt),
         dof_root=select(mjm.body_rootid[body], n),
         dof_armature=items(mjm.dof_armature),
-        dof_damping=items(mjm.dof_damping),
         dof_damper=items(damping),
         dof_stiffness=items(stiff),
         qpos_spring=mjm.qpos_spring[:, None],
