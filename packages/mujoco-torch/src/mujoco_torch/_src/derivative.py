@@ -28,22 +28,24 @@ def damper_rate(m: InsideModel, d: InsideData) -> Tensor:
 
 
 def _polynomial(rate: Tensor, velocity: Tensor, higher: bool) -> Tensor:
-    linear, quadratic, cubic = rate.unbind(0)
     if not higher:
-        return linear
+        return rate[0]
     speed = velocity.abs()
-    return linear + speed * (quadratic + speed * cubic)
+    return rate[0] + speed * (rate[1] + speed * rate[2])
 
 
 def _actuator_rate(m: InsideModel, d: InsideData) -> Tensor:
     """Derivative ``[nout, B]`` of the actuators' forces by their velocities, zero where a force is at its limit.
 
     As in C, controls are clamped, but a bad control does not zero the others.
+
+    Departures from C:
+      1. A control that is NaN counts as zero; in C it makes the acceleration NaN if it scales a gain on the velocity.
     """
     rate = m.rate_bias
     if m.gain_rates:
         ctrl = torch.clamp(d.ctrl, m.actuator_ctrlmin, m.actuator_ctrlmax) if m.clampctrl else d.ctrl
-        control = m.rate_ctrl @ ctrl
+        control = m.rate_ctrl @ torch.where(ctrl.isnan(), 0.0, ctrl)
         rate = rate + m.rate_gain * (control + m.rate_act @ d.act if m.na else control)
     free = _inside(d.actuator_force, m.actuator_forcemin, m.actuator_forcemax)
     if m.joint_saturation:
