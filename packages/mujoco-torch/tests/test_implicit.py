@@ -8,10 +8,12 @@ from torch import Tensor
 
 import mujoco_torch as mjt
 from mujoco_torch import testing
-from mujoco_torch._src import derivative, io
+from mujoco_torch._src import derivative, io, ops
 from mujoco_torch._src.bias import rne
 from mujoco_torch._src.com import com_vel
 from mujoco_torch._src.layout import FIELDS
+from mujoco_torch._src.solver import dense as dense_solver
+from mujoco_torch._src.solver import solve_dense
 from mujoco_torch._src.stage import inside
 
 NWORLD = 4
@@ -287,6 +289,46 @@ def test_derivative_of_polynomial_dampers_tendons_and_reflected_damping(
     d = mjt.put_data(m, states)
     d = d.replace(ten_J=torch.as_tensor(ten_J), ten_velocity=torch.as_tensor(ten_velocity))
     assert_close(our_derivative(mjm, d, m), expected)
+
+
+# ------------------------------------------------------------------------------------ unsymmetric systems
+
+
+def unsymmetric(n: int, worlds: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Matrices with a structure of zeros, and right sides."""
+    A = torch.randn(n, n, worlds, dtype=dtype)
+    A = torch.where(torch.rand(n, n, 1) < 0.5, A, 0.0) + 3.0 * n * torch.eye(n, dtype=dtype)[..., None]
+    return A, torch.randn(n, worlds, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("n", "worlds"), [(1, 1), (3, 17), (9, 8), (20, 33)])
+def test_the_kernel_solves_unsymmetric_systems(n: int, worlds: int, dtype: torch.dtype) -> None:
+    A, b = unsymmetric(n, worlds, dtype)
+    x = solve_dense(A, b)
+    torch.testing.assert_close((A * x).sum(1), b)
+    torch.testing.assert_close(x, dense_solver._reference(A, b))
+    torch.testing.assert_close(
+        solve_dense(A.transpose(0, 1), b), dense_solver._reference(A.transpose(0, 1), b)
+    )
+
+
+def test_gradients_of_unsymmetric_systems() -> None:
+    A, b = (x.requires_grad_() for x in unsymmetric(4, 3))
+    assert torch.autograd.gradcheck(solve_dense, (A, b))
+    assert torch.autograd.gradgradcheck(solve_dense, (A, b))
+    ops.prepare()
+    torch.library.opcheck(torch.ops.mujoco_torch.solve_dense.default, (A.detach(), b.detach()))
+
+
+def test_a_bad_world_does_not_spoil_others() -> None:
+    A, b = unsymmetric(5, 6)
+    expected = solve_dense(A, b)
+    A[..., 2], b[..., 4] = 0.0, float("nan")
+    x = solve_dense(A, b)
+    good = [0, 1, 3, 5]
+    assert torch.equal(x[:, good], expected[:, good])
+    assert not x[:, [2, 4]].isfinite().any()
 
 
 # ---------------------------------------------------------------------------------------- steps and rollouts

@@ -12,6 +12,7 @@ A force that depends on velocity is added in one place: a damper of a dof in ``d
 import torch
 from torch import Tensor
 
+from mujoco_torch._src import solver
 from mujoco_torch._src.components import Components, join
 from mujoco_torch._src.inertia import factor_m, solve_m
 from mujoco_torch._src.spatial import cross, dot, inertia_mul, motion_cross
@@ -134,8 +135,8 @@ def solve_implicit(m: InsideModel, d: InsideData, force: Tensor) -> Tensor:
     both = _modified_inertia(m, d)
     lower, upper = bias_rate(m, d)
     triangles = torch.cat((both + m.timestep * lower, both + m.timestep * upper))
-    dense = (m.rate_dense @ triangles).unflatten(0, (m.nv, m.nv)).movedim(-1, 0)
-    return torch.linalg.solve_ex(dense, force.T.unsqueeze(-1))[0].squeeze(-1).T
+    dense = (m.rate_dense @ triangles).unflatten(0, (m.nv, m.nv))
+    return solver.solve_dense(dense, force)
 
 
 def solve_implicitfast(m: InsideModel, d: InsideData, force: Tensor) -> Tensor:
