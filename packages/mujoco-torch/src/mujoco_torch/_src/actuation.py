@@ -3,7 +3,7 @@
 import torch
 
 from mujoco_torch._src.stage import public
-from mujoco_torch._src.transmission import moments
+from mujoco_torch._src.transmission import moments, wrap_setpoint
 from mujoco_torch._src.types import InsideData, InsideModel
 
 MAXVAL = 1e10  # mjMAXVAL: a control beyond it, or NaN, counts as bad
@@ -30,6 +30,8 @@ def fwd_actuation(m: InsideModel, d: InsideData) -> InsideData:
         )
     ctrl = torch.clamp(d.ctrl, m.actuator_ctrlmin, m.actuator_ctrlmax) if m.clampctrl else d.ctrl
     ctrl = torch.where((ctrl.abs() <= MAXVAL).all(0), ctrl, 0.0)
+    if m.wraps:
+        ctrl = wrap_setpoint(m, ctrl, d.actuator_length)
     gain = (
         m.actuator_gain[0] + m.actuator_gain[1] * d.actuator_length + m.actuator_gain[2] * d.actuator_velocity
     )

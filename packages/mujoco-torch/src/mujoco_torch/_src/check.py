@@ -35,7 +35,6 @@ from mujoco_torch._src.enums import (
     GainType,
     GeomType,
     IntegratorType,
-    JointType,
     ObjType,
     SensorType,
     SolverType,
@@ -46,7 +45,7 @@ from mujoco_torch._src.enums import (
 _SHOWN_ELEMENTS = 4
 
 _INTEGRATORS = (IntegratorType.EULER, IntegratorType.RK4)
-_TRANSMISSIONS = (TrnType.JOINT, TrnType.JOINTINPARENT)
+_TRANSMISSIONS = tuple(kind for kind in TrnType if kind != TrnType.UNDEFINED)
 _GAINS = (GainType.FIXED, GainType.AFFINE)
 _BIASES = (BiasType.NONE, BiasType.AFFINE)
 
@@ -378,24 +377,6 @@ def _actuator_group(s: _Subject) -> _Found:
     yield from _report("disabled actuator groups are not honoured", _where(s.mjm, ObjType.ACTUATOR, off))
 
 
-def _actuator_setpoint_wrap(s: _Subject) -> _Found:
-    """C takes the setpoint of a position servo on a ball joint on the circle: the turn nearest to the length.
-
-    A servo is recognised as C does: fixed gain, affine bias, and a gain that cancels the bias on the length.
-    """
-    m = s.mjm
-    on_joint = np.isin(m.actuator_trntype, _TRANSMISSIONS)
-    joints = np.where(on_joint, m.actuator_trnid[:, 0], 0)
-    on_ball = np.zeros(m.nactuator, bool)
-    if m.njnt:
-        on_ball = on_joint & (m.jnt_type[joints] == JointType.BALL)
-    affine = (m.actuator_gaintype == GainType.FIXED) & (m.actuator_biastype == BiasType.AFFINE)
-    gain = m.actuator_gainprm[:, 0]
-    servo = affine & (gain != 0) & (gain == -m.actuator_biasprm[:, 1])
-    actuators = _where(m, ObjType.ACTUATOR, on_ball & servo)
-    yield from _report("setpoints of position servos on ball joints are not wrapped", actuators)
-
-
 # Contacts.
 
 
@@ -510,8 +491,8 @@ RULES = (
     Rule("sensor", "sensors of every kind", "remove them and compute the quantity from Data", _sensor),
     Rule(
         "actuator-transmission",
-        "actuators on anything but a joint",
-        "use the transmission joint or jointinparent",
+        "transmissions that MuJoCo 4.0 does not have",
+        "use one of joint, jointinparent, tendon, site, slider-crank, body and orientation",
         _actuator_transmission,
     ),
     Rule(
@@ -544,12 +525,6 @@ RULES = (
         _actuator_group,
     ),
     Rule(
-        "actuator-setpoint-wrap",
-        "position servos on ball joints",
-        "use a motor and close the loop outside the model",
-        _actuator_setpoint_wrap,
-    ),
-    Rule(
         "geom-pair",
         "contacts other than those between planes, spheres and capsules",
         "change the geom types, or keep the geoms apart with contype and conaffinity or an exclude",
@@ -568,7 +543,11 @@ SUPPORTED = (
     ("joints", "free, ball, slide and hinge, any tree; armature; linear springs and dampers; limits"),
     (
         "actuators",
-        "on joints, stateless; gain fixed or affine, bias none or affine; clamps of control and force",
+        "stateless; gain fixed or affine, bias none or affine; clamps of control and force",
+    ),
+    (
+        "transmissions",
+        "joint, joint in parent, tendon, site with and without reference, slider-crank, body (adhesion), orientation",
     ),
     ("contacts", "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; pyramidal cone"),
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
