@@ -20,6 +20,7 @@ from mujoco_torch._src.structure.arrays import (
     moved_by,
     select,
 )
+from mujoco_torch._src.structure.reflected import reflected
 
 
 def options(mjm: mujoco.MjModel) -> Part:
@@ -57,7 +58,7 @@ def options(mjm: mujoco.MjModel) -> Part:
         actuation=not disabled(mjm, DisableBit.ACTUATION),
         clampctrl=not disabled(mjm, DisableBit.CLAMPCTRL),
         eulerdamp=not disabled(mjm, DisableBit.EULERDAMP | DisableBit.DAMPER)
-        and bool((mjm.dof_damping > 0).any()),
+        and bool((mjm.dof_damping > 0).any() or (mjm.jnt_actuatorid != -1).any()),
     )
     fresh = mujoco.MjData(mjm)  # the state of a reset world
     initial = {f"initial_{name}": np.array(getattr(fresh, name)) for name in STATE}
@@ -204,7 +205,8 @@ def dofs(mjm: mujoco.MjModel) -> Part:
     stiff = mjm.jnt_stiffness[jnt] if nv else np.zeros(0)
     if disabled(mjm, DisableBit.SPRING):
         stiff = np.zeros(nv)
-    damping = np.zeros(nv) if disabled(mjm, DisableBit.DAMPER) else mjm.dof_damping
+    with_actuators = reflected(mjm)
+    damping = np.zeros(nv) if disabled(mjm, DisableBit.DAMPER) else with_actuators.dof_damping
     quat = [j for j in range(njnt) if mjm.jnt_type[j] in QUAT_JOINTS]
     spring_quat = np.array(
         [
@@ -230,8 +232,8 @@ def dofs(mjm: mujoco.MjModel) -> Part:
         dof_linear=items(linear),
         dof_jnt=select(jnt, njnt),
         dof_root=select(mjm.body_rootid[body], n),
-        dof_armature=items(mjm.dof_armature),
-        dof_damping=items(mjm.dof_damping),
+        dof_armature=items(with_actuators.dof_armature),
+        dof_damping=items(with_actuators.dof_damping),
         dof_damper=items(damping),
         dof_stiffness=items(stiff),
         qpos_spring=mjm.qpos_spring[:, None],
