@@ -17,7 +17,7 @@ SCALE_FLOOR = 1e-6
 
 ENTRYWISE = frozenset({"efc_D"})
 
-STATE_FIELDS = ("time", "qpos", "qvel", "act", "qacc_warmstart")
+STATE_FIELDS = ("time", "qpos", "qvel", "act", "plastic", "qacc_warmstart")
 INPUT_FIELDS = ("ctrl", "qfrc_applied", "xfrc_applied")
 POSE_FIELDS = (
     "xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "geom_xpos", "geom_xmat", "site_xpos",
@@ -32,7 +32,7 @@ CONTACT_FIELDS = (
 )  # fmt: skip
 TRANSMISSION_FIELDS = ("actuator_length", "actuator_moment")
 COM_VELOCITY_FIELDS = ("cvel", "cdof_dot")
-PASSIVE_FIELDS = ("qfrc_spring", "qfrc_damper", "qfrc_passive")
+PASSIVE_FIELDS = ("qfrc_spring", "qfrc_damper", "qfrc_gravcomp", "qfrc_fluid", "qfrc_passive")
 ROW_FIELDS = ("nefc", "efc_J", "efc_pos", "efc_D", "efc_vel", "efc_aref")
 ACTUATION_FIELDS = ("act_dot", "actuator_force", "qfrc_actuator")
 ACCELERATION_FIELDS = ("qfrc_smooth", "qacc_smooth")
