@@ -71,7 +71,7 @@ def _ellipsoid_force(m: InsideModel, w: Components, v: Components) -> tuple[Comp
     area, lift = _projection(m, along)
     momentum = m.fluid_mass * v
     drag = m.fluid_viscous + speed * (m.fluid_drag + m.fluid_drag_area * area)
-    turn_drag = m.fluid_viscous_turn + m.fluid_density * norm(m.fluid_drag_turn * w)
+    turn_drag = m.fluid_viscous_turn + m.fluid_drag_turn * norm(m.fluid_turn_axes * w)
     force = cross(momentum, w) + m.fluid_magnus * cross(w, v) - drag * v
     force = force + (m.fluid_kutta * area * speed * speed) * lift
     torque = cross(momentum, v) + cross(m.fluid_inertia * w, w) - turn_drag * w

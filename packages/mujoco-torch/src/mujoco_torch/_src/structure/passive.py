@@ -200,26 +200,32 @@ def _ellipsoid_medium(mjm: mujoco.MjModel) -> Part:
     area = np.pi * large * middle
     moment = 8.0 / 15.0 * np.pi * axes * np.maximum(np.roll(axes, -1, 1), np.roll(axes, -2, 1)) ** 4
     largest = 8.0 / 15.0 * np.pi * middle * large**4
-    sections = (np.roll(axes, -1, 1) * np.roll(axes, -2, 1)) ** 2
-    widest = sections.max(1, initial=0.0)
+    # Both relative to their largest, since the squares of small numbers would count as zero.
+    turn, largest_turn = _relative(angular[:, None] * moment + slender[:, None] * (largest[:, None] - moment))
+    sections, widest = _relative((np.roll(axes, -1, 1) * np.roll(axes, -2, 1)) ** 2)
     arrays = dict(
         fluid_mass=items(density[:, None] * added[:, :3]),
         fluid_inertia=items(density[:, None] * added[:, 3:]),
         fluid_magnus=items(density * magnus * 4.0 / 3.0 * np.pi * small * middle * large),
         fluid_kutta=items(density * kutta),
-        # sections relative to the widest one, whose area comes back as fluid_area
-        fluid_sections=items(sections / np.where(widest > 0, widest, 1.0)[:, None]),
+        fluid_sections=items(sections),
         fluid_area=items(np.pi * np.sqrt(widest)),
         fluid_drag=items(density * slender * area),
         fluid_drag_area=items(density * (blunt - slender)),
         fluid_viscous=items(viscosity * 3.0 * np.pi * diameter),
         fluid_viscous_turn=items(viscosity * np.pi * diameter**3),
-        fluid_drag_turn=items(angular[:, None] * moment + slender[:, None] * (largest[:, None] - moment)),
-        fluid_density=items(density),
+        fluid_drag_turn=items(density * largest_turn),
+        fluid_turn_axes=items(turn),
         fluid_geom=select(geoms, mjm.ngeom),
     )
     static = dict(fluid_ellipsoids=len(geoms))
     return static, arrays | _medium(mjm, "fluid_geom", mjm.geom_bodyid[geoms])
+
+
+def _relative(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows divided by the largest magnitude in each, and that magnitude."""
+    largest = np.abs(x).max(1, initial=0.0)
+    return x / np.where(largest > 0, largest, 1.0)[:, None], largest
 
 
 def _semiaxes(mjm: mujoco.MjModel, geoms: list[int]) -> np.ndarray:
