@@ -254,10 +254,11 @@ def _disable_flag(s: _Subject) -> _Found:
 
 
 def _fluid(s: _Subject) -> _Found:
+    """Integrators that are implicit in velocity need the derivatives of these forces."""
     opt = s.mjm.opt
-    if opt.density != 0 or opt.viscosity != 0:
+    if (opt.density or opt.viscosity) and opt.integrator not in (IntegratorType.EULER, IntegratorType.RK4):
         medium = f"density {opt.density:g}, viscosity {opt.viscosity:g}"
-        yield f"forces of a medium are not simulated, {medium}", ()
+        yield f"forces of a medium are not differentiated for an implicit integrator, {medium}", ()
 
 
 def _callback(s: _Subject) -> _Found:
@@ -274,29 +275,11 @@ def _plugin(s: _Subject) -> _Found:
 # Bodies and joints.
 
 
-def _mocap(s: _Subject) -> _Found:
-    yield from _report("mocap bodies are not moved", _where(s.mjm, ObjType.BODY, s.mjm.body_mocapid >= 0))
-
-
-def _gravcomp(s: _Subject) -> _Found:
-    bodies = _where(s.mjm, ObjType.BODY, s.mjm.body_gravcomp)
-    yield from _report("gravity compensation is not simulated", bodies)
-
-
-def _polynomial_spring(s: _Subject) -> _Found:
-    joints = _where(s.mjm, ObjType.JOINT, s.mjm.jnt_stiffnesspoly)
-    yield from _report("joint springs are simulated as linear only, stiffness has higher terms", joints)
-
-
-def _polynomial_damper(s: _Subject) -> _Found:
-    dofs = s.mjm.dof_dampingpoly.any(axis=1)
-    joints = _names(s.mjm, ObjType.JOINT, np.unique(s.mjm.dof_jntid[dofs]))
-    yield from _report("joint dampers are simulated as linear only, damping has higher terms", joints)
-
-
-def _plastic_spring(s: _Subject) -> _Found:
-    joints = _where(s.mjm, ObjType.JOINT, s.mjm.jnt_springyield, s.mjm.jnt_plasticadr >= 0)
-    yield from _report("joint springs do not yield", joints)
+def _actuator_gravcomp(s: _Subject) -> _Found:
+    """Without compensation of any body, the flag of a joint has no effect."""
+    if s.mjm.body_gravcomp.any():
+        joints = _where(s.mjm, ObjType.JOINT, s.mjm.jnt_actgravcomp)
+        yield from _report("gravity compensation does not go through actuators", joints)
 
 
 def _frictionloss(s: _Subject) -> _Found:
@@ -467,8 +450,8 @@ RULES = (
     ),
     Rule(
         "fluid",
-        "drag, lift and buoyancy of a medium",
-        "set the options density and viscosity to 0",
+        "a medium, with integrators other than Euler and RK4",
+        "set the options density and viscosity to 0, or the integrator to Euler or RK4",
         _fluid,
     ),
     Rule(
@@ -478,21 +461,12 @@ RULES = (
         _callback,
     ),
     Rule("plugin", "plugins of every kind", "remove the plugin instances", _plugin),
-    Rule("mocap", "mocap bodies", "make them static, or give them joints", _mocap),
-    Rule("gravcomp", "gravity compensation of bodies", "set gravcomp of the bodies to 0", _gravcomp),
     Rule(
-        "polynomial-spring",
-        "joint springs with polynomial stiffness",
-        "give stiffness a single number",
-        _polynomial_spring,
+        "actuator-gravcomp",
+        "gravity compensation that joints take from actuators",
+        "set actuatorgravcomp of the joints to false",
+        _actuator_gravcomp,
     ),
-    Rule(
-        "polynomial-damper",
-        "joint dampers with polynomial damping",
-        "give damping a single number",
-        _polynomial_damper,
-    ),
-    Rule("plastic-spring", "joint springs that yield", "set springyield of the joints to 0", _plastic_spring),
     Rule(
         "frictionloss",
         "dry friction of joints",
@@ -565,7 +539,13 @@ RULES = (
 )
 
 SUPPORTED = (
-    ("joints", "free, ball, slide and hinge, any tree; armature; linear springs and dampers; limits"),
+    ("bodies", "any tree; mocap bodies; gravity compensation"),
+    ("joints", "free, ball, slide and hinge; armature; limits"),
+    (
+        "passive forces",
+        "springs and dampers of joints, linear and polynomial; joint springs that yield; a medium with wind, as inertia "
+        "boxes and ellipsoids",
+    ),
     (
         "actuators",
         "on joints, stateless; gain fixed or affine, bias none or affine; clamps of control and force",

@@ -15,11 +15,12 @@ from mujoco_torch._src.forward import INPUTS, forward
 from mujoco_torch._src.inertia import factor_m, solve_m
 from mujoco_torch._src.kinematics import joint_quats
 from mujoco_torch._src.layout import FIELDS, STATE
+from mujoco_torch._src.passive import damping_rate, yielded
 from mujoco_torch._src.stage import ALL, public
 from mujoco_torch._src.topology import Topology
 from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, read_field, replace_fields, shape_of
 
-ADVANCED = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart")
+ADVANCED = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart")
 # What the advance of activations and of buffers of controls reads beside the state.
 ACTUATION = ("act_dot", "actuator_length", "actuator_velocity")
 
@@ -37,17 +38,20 @@ def integrate_pos(m: InsideModel, qpos: Tensor, qvel: Tensor, dt: Tensor) -> Ten
 def _advance(m: InsideModel, d: InsideData, qacc: Tensor, qvel: Tensor | None = None) -> InsideData:
     """Velocity by ``qacc``, position by ``qvel`` or else the new velocity, time by one step (``mj_advance``).
 
-    The acceleration of the last solve becomes the start of the next.
+    Springs yield to the new position. The acceleration of the last solve becomes the start of the next.
     """
     d = advance_actuation(m, d)
     new_qvel = d.qvel + m.timestep * qacc
     new_qpos = integrate_pos(m, d.qpos, new_qvel if qvel is None else qvel, m.timestep)
+    if m.yields:
+        d = d.replace(plastic=yielded(m, new_qpos, d.plastic))
     return d.replace(time=d.time + m.timestep, qpos=new_qpos, qvel=new_qvel, qacc_warmstart=d.qacc)
 
 
 @public(
     reads=(
-        "time", "qpos", "qvel", "act", "history", "ctrl", "qacc", "M", "qfrc_smooth", "qfrc_constraint", *ACTUATION
+        "time", "qpos", "qvel", "act", "history", "plastic", "ctrl", "qacc", "M", "qfrc_smooth", "qfrc_constraint",
+        *ACTUATION,
     ),
     writes=ADVANCED,
 )  # fmt: skip
@@ -61,7 +65,7 @@ def euler(m: InsideModel, d: InsideData) -> InsideData:
     """
     if not m.eulerdamp:
         return _advance(m, d, d.qacc)
-    damped = factor_m.inside(m, d.replace(M=d.M + m.system.M_diagonal @ (m.timestep * m.dof_damping)))
+    damped = factor_m.inside(m, d.replace(M=d.M + m.system.M_diagonal @ (m.timestep * damping_rate(m, d.qvel))))
     return _advance(m, d, solve_m(m, damped, d.qfrc_smooth + d.qfrc_constraint))
 
 
