@@ -19,9 +19,10 @@ from mujoco_torch._src.solver import System
 from mujoco_torch._src.structure.actuation import actuators
 from mujoco_torch._src.structure.bodies import attached, bodies, dofs, joints, options
 from mujoco_torch._src.structure.rows import contacts, limits
+from mujoco_torch._src.structure.tendons import tendons
 from mujoco_torch._src.structure.transmission import transmissions
 
-PARTS = (options, bodies, joints, dofs, attached, transmissions, actuators, limits, contacts)
+PARTS = (options, bodies, joints, dofs, attached, tendons, transmissions, actuators, limits, contacts)
 
 
 class Topology:
