@@ -215,9 +215,10 @@ def _tangent(radius: Tensor, end: Components, sign: float) -> Components:
     square = dot(end, end)
     beyond = square - radius * radius
     outside = beyond > 0
-    height = sign * radius * torch.where(outside, torch.where(outside, beyond, 1.0).sqrt(), 0.0)
-    across = Components((end[1], -end[0]))
-    return (radius * radius * end + height * across) / square
+    root = torch.where(outside, torch.where(outside, beyond, 1.0).sqrt(), 0.0)
+    across = sign * radius * Components((end[1], -end[0]))
+    # In C's order: between two ways of one length, rounding decides.
+    return (end * (radius * radius) + across * root) / square
 
 
 def _shorter(clockwise, counterclockwise, crossed: list[Tensor]) -> Tensor:
