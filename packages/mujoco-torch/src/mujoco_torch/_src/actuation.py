@@ -18,7 +18,7 @@ from mujoco_torch._src.spatial import (
     safe_norm,
 )
 from mujoco_torch._src.stage import public
-from mujoco_torch._src.transmission import moments
+from mujoco_torch._src.transmission import moments, wrap_setpoint
 from mujoco_torch._src.types import InsideData, InsideModel
 
 MAXVAL = 1e10  # mjMAXVAL: a control beyond it, or NaN, counts as bad
@@ -64,7 +64,9 @@ def _controls(m: InsideModel, d: InsideData) -> Tensor:
     if not m.slew_limited:
         return ctrl
     before = m.slew_act @ d.act
-    limited = torch.clamp(m.slew_ctrl @ ctrl, before - m.slew_max, before + m.slew_max)
+    asked = m.slew_ctrl @ ctrl
+    asked = wrap_setpoint(m.slew_period, asked, before) if m.slew_wraps else asked
+    limited = torch.clamp(asked, before - m.slew_max, before + m.slew_max)
     return m.slew_kept * ctrl + m.slew_ctrl.T @ limited
 
 
@@ -72,7 +74,9 @@ def _act_dot(m: InsideModel, d: InsideData, ctrl: Tensor) -> Tensor:
     """Rates of the activations ``[na, B]``."""
     act_dot = torch.zeros_like(d.act)
     if m.linear_dyn:  # integrators and filters
-        act_dot = (m.dyn_ctrl @ ctrl - m.dyn_decay * d.act) * m.dyn_rate
+        target = m.dyn_ctrl @ ctrl
+        target = wrap_setpoint(m.filter_period, target, d.act) if m.filter_wraps else target
+        act_dot = (target - m.dyn_decay * d.act) * m.dyn_rate
     if m.muscle_dyn:
         rate = muscle_dynamics(m.muscle_ctrl @ ctrl, m.muscle_act @ d.act, m.muscle_time)
         act_dot = act_dot + m.muscle_act.T @ rate
@@ -87,7 +91,8 @@ def _act_dot(m: InsideModel, d: InsideData, ctrl: Tensor) -> Tensor:
 
 def _integral_dot(m: InsideModel, d: InsideData, ctrl: Tensor) -> Tensor:
     """Position error of the controllers that integrate it; one beyond its limit only returns (anti-windup)."""
-    error = m.integral_ctrl @ ctrl - m.integral_out @ d.actuator_length
+    setpoint, length = m.integral_ctrl @ ctrl, m.integral_out @ d.actuator_length
+    error = (wrap_setpoint(m.integral_period, setpoint, length) if m.integral_wraps else setpoint) - length
     total = m.integral_act @ d.act
     error = torch.where(total >= m.integral_max, error.clamp(max=0.0), error)
     return torch.where(total <= -m.integral_max, error.clamp(min=0.0), error)
@@ -126,22 +131,23 @@ def _force(m: InsideModel, d: InsideData, ctrl: Tensor, act_dot: Tensor) -> Tens
 
 def _input(m: InsideModel, d: InsideData, ctrl: Tensor, following: Tensor | None) -> Tensor:
     """What the gains multiply ``[nout, B]``: a control, or the last activation of the actuator, now or next."""
-    if m.input_is_ctrl:
-        return ctrl
-    value = torch.zeros_like(d.actuator_length)
-    if m.input_has_ctrl:
+    value = ctrl if m.input_is_ctrl else torch.zeros_like(d.actuator_length)
+    if m.input_has_ctrl and not m.input_is_ctrl:
         value = value + m.input_ctrl @ ctrl
     if m.input_has_act:
         value = value + m.input_act @ d.act
     if m.input_has_next:
         value = value + m.input_next @ following
-    return value
+    return wrap_setpoint(m.actuator_period, value, d.actuator_length) if m.wraps else value
 
 
 def _pid(m: InsideModel, d: InsideData, ctrl: Tensor, following: Tensor | None) -> Tensor:
     """Forces of the PID controllers but for their bias, which has the terms of length and velocity."""
     kp, kv, ki = m.pid_gain
-    force = kp * (m.pid_pos @ ctrl) + kv * (m.pid_vel @ ctrl) + m.pid_ff @ ctrl
+    setpoint = m.pid_pos @ ctrl
+    if m.pid_wraps:
+        setpoint = wrap_setpoint(m.pid_period, setpoint, m.pid_length @ d.actuator_length)
+    force = kp * setpoint + kv * (m.pid_vel @ ctrl) + m.pid_ff @ ctrl
     if m.pid_act:
         force = force + ki * (m.pid_integral @ d.act)
     if m.pid_next:
@@ -205,6 +211,8 @@ def advance_actuation(m: InsideModel, d: InsideData) -> InsideData:
     if not (m.na and m.actuation):
         return d
     act = next_activation(m, d, d.act_dot)
+    if m.act_wraps:
+        act = wrap_setpoint(m.act_period, act, m.act_out @ d.actuator_length)
     return d.replace(act=_anchored(m, act) if m.so3_stateful else act)
 
 

@@ -25,8 +25,8 @@ from mujoco_torch._src.enums import IntegratorType
 from mujoco_torch._src.errors import ArgumentError
 from mujoco_torch._src.forward import forward
 from mujoco_torch._src.integrate import (
-    ADVANCED,
     ACTUATION,
+    ADVANCED,
     RK4_CARRIED,
     RK4_CARRIED_ACT,
     RK4_FRACTIONS,

@@ -190,6 +190,23 @@ class GainType(enum.IntEnum):
     USER = 6
 
 
+class CtrlInput(enum.IntFlag):
+    """Inputs of PID controllers and DC motors, in the order of their controls (``mjtCtrlInput``)."""
+
+    POS = 1
+    VEL = 2
+    FF = 4
+    VOLTAGE = 8
+    NONE = 16
+
+
+class CtrlChart(enum.IntEnum):
+    """How the target of an orientation servo is told (``mjtCtrlChart``)."""
+
+    EXPMAP = 1
+    QUAT = 2
+
+
 class BiasType(enum.IntEnum):
     """Bias of an actuator, `actuator_biastype`."""
 

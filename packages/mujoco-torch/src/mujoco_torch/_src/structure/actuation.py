@@ -8,14 +8,16 @@ a model without the kind has neither. A disabled actuator keeps its activation b
 import mujoco
 import numpy as np
 
-from mujoco_torch._src.enums import BiasType, DynType, GainType, TrnType
+from mujoco_torch._src.enums import BiasType, CtrlChart, CtrlInput, DynType, GainType, TrnType
 from mujoco_torch._src.structure.arrays import MINVAL, Part, items, select
 from mujoco_torch._src.structure.history import histories
+from mujoco_torch._src.structure.transmission import setpoint_periods
 
-POS, VEL, FF, VOLTAGE = 1, 2, 4, 8  # mjtCtrlInput: the inputs of a controller, in the order of its controls
-QUAT = 2  # mjCHART_QUAT: an orientation servo is told a quaternion, else a rotation vector
+POS, VEL, FF, VOLTAGE = CtrlInput.POS, CtrlInput.VEL, CtrlInput.FF, CtrlInput.VOLTAGE
+
 _MAX_DISABLEABLE_GROUP = 30
 _FILTERS = (DynType.FILTER, DynType.FILTEREXACT)
+_SETPOINTS = (DynType.INTEGRATOR, *_FILTERS)  # whose activation is a set point, where a control would be
 _SMOOTH_GAINS = (GainType.FIXED, GainType.AFFINE, GainType.MUSCLE)
 
 
@@ -98,9 +100,12 @@ def _inputs(mjm: mujoco.MjModel) -> Part:
         input_has_act=max(act, default=-1) >= 0,
         input_has_next=max(early, default=-1) >= 0,
     )
-    arrays = {}
+    period = setpoint_periods(mjm)
+    period[~np.isin(mjm.actuator_gaintype, _SMOOTH_GAINS)] = 0.0
+    static["wraps"] = bool(period.any())
+    arrays = dict(actuator_period=items(period[own])) if static["wraps"] else {}
     if not static["input_is_ctrl"]:
-        arrays = dict(
+        arrays |= dict(
             input_ctrl=select(ctrl, mjm.nu), input_act=select(act, mjm.na), input_next=select(early, mjm.na)
         )
     return static, arrays
@@ -155,7 +160,7 @@ def _activations(mjm: mujoco.MjModel) -> Part:
     for i in range(mjm.nactuator):
         own[max(mjm.actuator_actadr[i], 0) :][: mjm.actuator_actnum[i]] = i
     if not na:
-        return dict(linear_dyn=False, act_limited=False), {}
+        return dict(linear_dyn=False, act_limited=False, filter_wraps=False, act_wraps=False), {}
     kind = mjm.actuator_dyntype[own]
     filters = np.isin(kind, _FILTERS)
     linear = filters | (kind == DynType.INTEGRATOR)
@@ -178,7 +183,12 @@ def _activations(mjm: mujoco.MjModel) -> Part:
     exact = current | (kind == DynType.FILTEREXACT)
     step = np.where(exact, time * -np.expm1(-h / time), h)
     static = dict(linear_dyn=bool(linear.any()), act_limited=bool(np.isfinite([low, high]).any()))
+    period = setpoint_periods(mjm)[own] * np.isin(kind, _SETPOINTS)
+    static |= dict(act_wraps=bool(period.any()), filter_wraps=bool(period[filters].any()))
     arrays = dict(
+        act_period=items(period),
+        act_out=select(mjm.actuator_outadr[own], mjm.nout),
+        filter_period=items(period * filters),
         dyn_ctrl=select(np.where(linear, ctrl, -1), mjm.nu),
         dyn_decay=items(filters),
         dyn_rate=items(np.where(filters, 1.0 / time, linear)),
@@ -221,8 +231,16 @@ def _controllers(mjm: mujoco.MjModel) -> Part:
     slew = [i for i in both if "slew" in slots[i]]
     integral = [i for i in both if "integral" in slots[i]]
     pid = _which(gaintype == GainType.PID)
+    period = setpoint_periods(mjm) * (gaintype == GainType.PID)
     static = dict(
-        slew_limited=bool(slew), integral=bool(integral), pid=bool(pid), pid_act=False, pid_next=False
+        slew_limited=bool(slew),
+        slew_wraps=bool(period[slew].any()),
+        integral=bool(integral),
+        integral_wraps=bool(period[integral].any()),
+        pid=bool(pid),
+        pid_wraps=bool(period.any()),
+        pid_act=False,
+        pid_next=False,
     )
     arrays = {}
     if slew:
@@ -235,6 +253,7 @@ def _controllers(mjm: mujoco.MjModel) -> Part:
             slew_act=select([slots[i]["slew"] for i in slew], mjm.na),
             slew_max=items(mjm.actuator_dynprm[slew, place] * mjm.opt.timestep),
             slew_kept=items(kept),
+            slew_period=items(period[slew]),
         )
     if integral:
         windup = mjm.actuator_dynprm[integral, np.where(gaintype[integral] == GainType.PID, 0, 8)]
@@ -243,6 +262,7 @@ def _controllers(mjm: mujoco.MjModel) -> Part:
             integral_out=select(mjm.actuator_outadr[integral], mjm.nout),
             integral_act=select([slots[i]["integral"] for i in integral], mjm.na),
             integral_max=items(np.where(windup > 0, windup, np.inf)),
+            integral_period=items(period[integral]),
         )
     if pid:
         early = mjm.actuator_actearly[pid].astype(bool)
@@ -255,6 +275,8 @@ def _controllers(mjm: mujoco.MjModel) -> Part:
             pid_integral=select(np.where(early, -1, act), mjm.na),
             pid_integral_next=select(np.where(early, act, -1), mjm.na),
             pid_out=select(_outputs(mjm, pid), mjm.nout),
+            pid_length=select(mjm.actuator_outadr[pid], mjm.nout),
+            pid_period=items(period[pid]),
             pid_gain=items(
                 np.stack(
                     [
@@ -274,7 +296,7 @@ def _motors(mjm: mujoco.MjModel) -> Part:
     motors = _which(mjm.actuator_gaintype == GainType.DCMOTOR)
     slots = [motor_slots(mjm, i) for i in motors]
     gain, dyn, bias = (x[motors] for x in (mjm.actuator_gainprm, mjm.actuator_dynprm, mjm.actuator_biasprm))
-    controlled = mjm.actuator_ctrlspec[motors] & (POS | VEL | FF) != 0
+    controlled = mjm.actuator_ctrlspec[motors] & int(POS | VEL | FF) != 0
 
     def has(name: str) -> bool:
         return any(name in slot for slot in slots)
@@ -342,7 +364,7 @@ def _motors(mjm: mujoco.MjModel) -> Part:
 def _orientations(mjm: mujoco.MjModel) -> Part:
     """Orientation servos: the target as a rotation vector or a quaternion, the current orientation, the gain."""
     servos = _which(mjm.actuator_gaintype == GainType.SO3)
-    quat = mjm.actuator_ctrlspec[servos] == QUAT
+    quat = mjm.actuator_ctrlspec[servos] == CtrlChart.QUAT
     stateful = mjm.actuator_actnum[servos] > 0
     early = mjm.actuator_actearly[servos].astype(bool)
     static = dict(

@@ -9,6 +9,7 @@ import numpy as np
 from mujoco_torch._src.enums import DisableBit, TendonType, WrapType
 from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.structure.arrays import MINVAL, Part, disabled, items, moved_by, select
+from mujoco_torch._src.structure.reflected import reflected
 
 
 class Piece(NamedTuple):
@@ -76,15 +77,15 @@ def _fixed(mjm: mujoco.MjModel) -> Part:
             of_qpos[t, mjm.jnt_qposadr[joint]] = coef
             jacobian[t, mjm.jnt_dofadr[joint]] = coef
     fixed = bool((mjm.tendon_type == TendonType.FIXED).any())
-    return dict(fixed_tendon=fixed), dict(tendon_qpos=Pattern.of_matrix(of_qpos), tendon_J0=jacobian[..., None])
+    return dict(fixed_tendon=fixed), dict(
+        tendon_qpos=Pattern.of_matrix(of_qpos), tendon_J0=jacobian[..., None]
+    )
 
 
 def _spatial(mjm: mujoco.MjModel, straight: list[Piece], wraps: list[Piece]) -> Part:
     """Straight segments: the straight pieces, then for each wrap site to site, site to geom, geom to site."""
     geom = [int(mjm.geom_bodyid[p.geom]) for p in wraps]
-    start, stop = (
-        [int(mjm.site_bodyid[p.sites[end]]) for p in (*straight, *wraps)] for end in (0, 1)
-    )
+    start, stop = ([int(mjm.site_bodyid[p.sites[end]]) for p in (*straight, *wraps)] for end in (0, 1))
     n = len(straight)
     bodies0 = start + start[n:] + geom
     bodies1 = stop + geom + stop[n:]
@@ -166,7 +167,7 @@ def _inside(mjm: mujoco.MjModel, piece: Piece) -> bool | None:
 def _passive(mjm: mujoco.MjModel) -> Part:
     """Coefficients of springs and dampers, linear and higher; the two disable flags are independent."""
     spring = np.concatenate([mjm.tendon_stiffness[:, None], mjm.tendon_stiffnesspoly], 1)
-    damper = np.concatenate([tendon_damping(mjm)[:, None], mjm.tendon_dampingpoly], 1)
+    damper = np.concatenate([reflected(mjm).tendon_damping[:, None], reflected(mjm).tendon_dampingpoly], 1)
     spring = spring * (not disabled(mjm, DisableBit.SPRING))
     damper = damper * (not disabled(mjm, DisableBit.DAMPER))
     static = dict(tendon_springs=bool(spring.any()), tendon_dampers=bool(damper.any()))
@@ -178,22 +179,12 @@ def _passive(mjm: mujoco.MjModel) -> Part:
     return static, arrays
 
 
-def tendon_damping(mjm: mujoco.MjModel) -> np.ndarray:
-    """Linear damping of the tendons [N s/m], ``(ntendon,)``."""
-    return mjm.tendon_damping
-
-
-def tendon_armature(mjm: mujoco.MjModel) -> np.ndarray:
-    """Inertia of the tendons' own motion [kg], ``(ntendon,)``."""
-    return mjm.tendon_armature
-
-
 def _armature(mjm: mujoco.MjModel, straight: list[Piece]) -> Part:
     """Places of M that armature adds to, and the segments that give its bias force.
 
     As in C, M keeps its own sparsity: a product of dofs on different branches is left out.
     """
-    armature, nv = tendon_armature(mjm), mjm.nv
+    armature, nv = reflected(mjm).tendon_armature, mjm.nv
     heavy = np.flatnonzero(armature)
     dofs = {t: set(_dofs(mjm, t)) for t in heavy}
     rows = np.repeat(np.arange(nv), mjm.M_rownnz) if nv else []
@@ -204,9 +195,7 @@ def _armature(mjm: mujoco.MjModel, straight: list[Piece]) -> Part:
         if row in dofs[t] and col in dofs[t]
     ]
     moving = [
-        p
-        for p in straight
-        if p.tendon in dofs and mjm.site_bodyid[p.site0] != mjm.site_bodyid[p.site1]
+        p for p in straight if p.tendon in dofs and mjm.site_bodyid[p.site0] != mjm.site_bodyid[p.site1]
     ]
     sites = [p.site0 for p in moving] + [p.site1 for p in moving]
     bodies = mjm.site_bodyid[sites] if sites else []
