@@ -65,20 +65,21 @@ def moments(m: InsideModel, d: InsideData) -> Tensor:
     return m.moment_dense.T @ d.actuator_moment.flatten(0, 1) if carried is None else carried
 
 
-def wrap_setpoint(m: InsideModel, setpoint: Tensor, length: Tensor) -> Tensor:
+def wrap_setpoint(period: Tensor, setpoint: Tensor, length: Tensor) -> Tensor:
     """Set points of servos of an angle on the circle moved by full turns to the nearest of ``length``; others as given.
 
     Args:
-      setpoint: control or activation [rad times gear], ``[nactuator, B]``.
-      length: length of each actuator, its first output's, ``[nactuator, B]``.
+      period: length of a full turn [rad times gear], ``[n, 1]``; 0 for what is no set point of an angle.
+      setpoint: control or activation [rad times gear], ``[n, B]``.
+      length: what to be near to, ``[n, B]``.
 
     Half a turn away, it is moved towards ``length`` (C rounds halves away from zero).
     Source: MuJoCo documentation, changelog of 3.11, "Actuation"; "XML Reference", actuator/general/joint.
     """
-    wraps = m.actuator_period > 0
-    turns = (setpoint - length) / torch.where(wraps, m.actuator_period, 1.0)
+    wraps = period > 0
+    turns = (setpoint - length) / torch.where(wraps, period, 1.0)
     whole = turns.sign() * (turns.abs() + 0.5).floor()
-    return torch.where(wraps, setpoint - m.actuator_period * whole, setpoint)
+    return torch.where(wraps, setpoint - period * whole, setpoint)
 
 
 def _parent_gear(m: InsideModel, quat: Tensor) -> Components:

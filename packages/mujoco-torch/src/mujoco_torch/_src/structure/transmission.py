@@ -12,11 +12,12 @@ import mujoco
 import numpy as np
 
 from mujoco_torch._src.collision.pairs import geom_pairs
-from mujoco_torch._src.enums import BiasType, DynType, GainType, JointType, TrnType
+from mujoco_torch._src.enums import BiasType, CtrlInput, DynType, GainType, JointType, TrnType
 from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.structure.arrays import QUAT_JOINTS, SCALAR_JOINTS, Part, items, moved_by, select
 
 _ON_JOINT = (TrnType.JOINT, TrnType.JOINTINPARENT)
+_SETPOINT_DYNAMICS = (DynType.NONE, DynType.INTEGRATOR, DynType.FILTER, DynType.FILTEREXACT)
 _WORLD = 0  # it has no dofs, so as a partner it takes none away
 
 
@@ -91,8 +92,7 @@ def transmissions(mjm: mujoco.MjModel) -> Part:
         moment_tendon=Pattern(ten_J, (len(elements), mjm.ntendon * nv)),
     )
     arrays |= _push_elements(mjm, pushes, pushed, index)
-    periods, period = _setpoint_periods(mjm)
-    return static | periods, arrays | period
+    return static, arrays
 
 
 def _outputs(mjm: mujoco.MjModel, i: int) -> range:
@@ -289,23 +289,25 @@ def _push_elements(mjm: mujoco.MjModel, pushes: list[_Push], pushed: list[np.nda
     )
 
 
-def _setpoint_periods(mjm: mujoco.MjModel) -> Part:
-    """Length of a full turn for each servo of an angle on the circle, 0 for other actuators, ``(nactuator, 1)``.
+def setpoint_periods(mjm: mujoco.MjModel) -> np.ndarray:
+    """Length of a full turn for each servo of an angle on the circle, 0 for other actuators, ``(nactuator,)``.
 
-    As C, a servo has fixed gain, affine bias, a gain that cancels the bias on the length, and its control or an
-    integral of it as set point; its angle is that of a ball joint, or of a site in a reference site by turns alone.
+    As in C, a servo is a PID controller with a position input, or has fixed gain, affine bias, a gain that cancels the
+    bias on the length, and its control, or what integrates or filters it, as set point. Its angle is that of a ball
+    joint, or of a site in a reference site by turns alone.
     """
     period = np.zeros(mjm.nactuator)
     for i in range(mjm.nactuator):
-        servo = (
+        cancels = (
             mjm.actuator_gaintype[i] == GainType.FIXED
             and mjm.actuator_biastype[i] == BiasType.AFFINE
             and mjm.actuator_gainprm[i, 0] == -mjm.actuator_biasprm[i, 1]
-            and mjm.actuator_dyntype[i] in (DynType.NONE, DynType.INTEGRATOR)
+            and mjm.actuator_dyntype[i] in _SETPOINT_DYNAMICS
         )
-        if servo:
+        pid = mjm.actuator_gaintype[i] == GainType.PID and mjm.actuator_ctrlspec[i] & CtrlInput.POS
+        if cancels or pid:
             period[i] = 2 * np.pi * np.linalg.norm(_angle_gear(mjm, i))
-    return dict(wraps=bool(period.any())), dict(actuator_period=items(period))
+    return period
 
 
 def _angle_gear(mjm: mujoco.MjModel, i: int) -> np.ndarray:
