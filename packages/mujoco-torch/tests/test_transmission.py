@@ -1,7 +1,6 @@
 """Lengths, velocities and moments of every transmission, and set points on the circle, against MuJoCo C."""
 
 import functools
-from collections.abc import Callable
 
 import mujoco
 import numpy as np
@@ -10,10 +9,7 @@ import torch
 
 import mujoco_torch as mjt
 from mujoco_torch import testing
-from mujoco_torch._src import topology
-from mujoco_torch._src.structure.actuation import actuators
 from mujoco_torch._src.transmission import wrap_setpoint
-from mujoco_torch._src.types import InsideModel, Model
 
 NWORLD = 6
 
@@ -149,15 +145,6 @@ SERVOS = """
     <motor joint="swing" gear="1 0 0"/>
 """
 
-MODELS = {
-    "sites": ARM.format(actuators=SITES),
-    "refsites": ARM.format(actuators=REFSITES),
-    "cranks": ARM.format(actuators=CRANKS),
-    "gripper": GRIPPER.format(shelf=0.09),
-    "gripper-shelf-in-gap": GRIPPER.format(shelf=0.12),
-    "servos": ARM.format(actuators=SERVOS),
-    "all": ARM.format(actuators=SITES + REFSITES + CRANKS + SERVOS),
-}
 TENDONS = ARM.replace(
     "  <actuator>",
     """  <tendon>
@@ -177,7 +164,17 @@ TENDONS = ARM.replace(
     <motor tendon="fixed" gear="3"/>
     """
 )
-ORIENTED = ARM.format(actuators=ORIENTATIONS)
+MODELS = {
+    "sites": ARM.format(actuators=SITES),
+    "refsites": ARM.format(actuators=REFSITES),
+    "cranks": ARM.format(actuators=CRANKS),
+    "gripper": GRIPPER.format(shelf=0.09),
+    "gripper-shelf-in-gap": GRIPPER.format(shelf=0.12),
+    "servos": ARM.format(actuators=SERVOS),
+    "orientations": ARM.format(actuators=ORIENTATIONS),
+    "tendons": TENDONS,
+    "all": TENDONS.replace("<actuator>", "<actuator>" + SITES + REFSITES + CRANKS + ORIENTATIONS + SERVOS),
+}
 TRANSMISSION_FIELDS = ("actuator_length", "actuator_moment", "actuator_velocity", "qfrc_actuator")
 
 
@@ -310,32 +307,6 @@ def test_motors_of_two_branches_do_not_mix() -> None:
     assert d.qfrc_actuator.tolist() == [3.0, 7.0, 5.0, 2.0]
 
 
-# ------------------------------------------------------------------------ what other parts refuse as yet
-
-
-@pytest.fixture
-def built(monkeypatch) -> Callable[[mujoco.MjModel], Model]:
-    """Makes a model of which all but the forces of the actuators is there, whatever ``check`` says."""
-    monkeypatch.setattr(topology, "PARTS", tuple(part for part in topology.PARTS if part is not actuators))
-
-    def build(mjm: mujoco.MjModel) -> Model:
-        structure, flat = topology.build(mjm)
-        return Model(structure, torch.as_tensor(flat))
-
-    return build
-
-
-@pytest.mark.parametrize("xml", [ORIENTED, TENDONS], ids=["orientations", "tendons"])
-def test_lengths_moments_and_velocities(built, xml: str) -> None:
-    """Orientations have three outputs and three or four controls; tendons give what ``ten_J`` gives."""
-    mjm = load(xml)
-    m, mjds = built(mjm), forwarded(mjm, states(xml))
-    d = mjt.put_data(m, mjds)
-    zero = d.replace(**{name: torch.zeros_like(getattr(d, name)) for name in TRANSMISSION_FIELDS[:3]})
-    d = mjt.fwd_velocity(m, mjt.transmission(m, zero))
-    testing.compare(m, d, mjds, TRANSMISSION_FIELDS[:3], 1e-10).raise_for_failures()
-
-
 # --------------------------------------------------------------------------------------------- set points
 
 
@@ -356,17 +327,14 @@ def test_set_points_wind_with_the_angle() -> None:
 
 
 def test_wrap_setpoint() -> None:
-    """The nearest representative; half a turn away it is moved towards the length; other actuators are as given."""
-    m = InsideModel(
-        mjt.put_model(load(MODELS["servos"])).topology, mjt.put_model(load(MODELS["servos"])).params
-    )
-    turn = m.actuator_period.double()[0, 0]
-    setpoint = torch.tensor([0.4, -0.4, 0.5, -0.5, 1.5, -1.5, 3.2, torch.inf], dtype=torch.float64) * turn
-    setpoint = setpoint.expand(m.nactuator, -1)
-    wrapped = wrap_setpoint(m, setpoint, torch.zeros_like(setpoint))
-    expected = torch.tensor([0.4, -0.4, -0.5, 0.5, -0.5, 0.5, 0.2], dtype=torch.float64) * turn
+    """The nearest representative; half a turn away it is moved towards the length; without a period it is as given."""
+    period = torch.tensor([[2.5], [0.0]], dtype=torch.float64)
+    setpoint = torch.tensor([0.4, -0.4, 0.5, -0.5, 1.5, -1.5, 3.2, torch.inf], dtype=torch.float64) * 2.5
+    setpoint = setpoint.expand(2, -1)
+    wrapped = wrap_setpoint(period, setpoint, torch.zeros_like(setpoint))
+    expected = torch.tensor([0.4, -0.4, -0.5, 0.5, -0.5, 0.5, 0.2], dtype=torch.float64) * 2.5
     torch.testing.assert_close(wrapped[0, :7], expected)
-    assert torch.equal(wrapped[2], setpoint[2])
+    assert torch.equal(wrapped[1], setpoint[1])
 
 
 def test_gradient_of_a_wrapped_set_point_is_one() -> None:
