@@ -18,14 +18,14 @@ STAGES = ("passive", "fwd_velocity", "forward", "euler", "step")
 
 POLYNOMIALS = """
 <mujoco model="polynomials">
-  <option gravity="0 0 -2" timestep="0.005"/>
+  <option gravity="0 0 -2" timestep="0.002"/>
   <default><geom contype="0" conaffinity="0"/></default>
   <worldbody>
     <body name="floating" pos="0 0 1" quat="0.9 0.2 -0.1 0.3">
       <joint name="free" type="free" stiffness="3 -2 5" damping="0.3 0.5 0.2"/>
       <geom type="ellipsoid" size="0.1 0.15 0.2" pos="0.05 0 0"/>
       <body name="wrist" pos="0.2 0 0">
-        <joint name="ball" type="ball" stiffness="0 1.5 0" damping="0 0 0.4" pos="0 0 0.02"/>
+        <joint name="ball" type="ball" stiffness="0 1.5 0" damping="0 0 0.05" pos="0 0 0.02"/>
         <geom type="capsule" size="0.05" fromto="0 0 0 0.2 0.1 0"/>
         <body name="finger" pos="0.2 0.1 0">
           <joint name="hinge" axis="0 1 0.3" stiffness="2 3 4" springref="25" damping="0.1 0.2"/>
