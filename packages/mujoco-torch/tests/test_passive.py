@@ -152,7 +152,9 @@ MODELS = {"polynomials": POLYNOMIALS, "plastic": PLASTIC, "medium": MEDIUM, "lif
 
 
 def load(name: str, integrator: str = "Euler") -> mujoco.MjModel:
-    return mujoco.MjModel.from_xml_string(MODELS[name].replace("<option", f'<option integrator="{integrator}"'))
+    return mujoco.MjModel.from_xml_string(
+        MODELS[name].replace("<option", f'<option integrator="{integrator}"')
+    )
 
 
 def moved_references(mjm: mujoco.MjModel, states: list[mujoco.MjData]) -> list[mujoco.MjData]:
@@ -292,9 +294,7 @@ def test_reference_quaternions_of_any_length(scale: float) -> None:
 # -------------------------------------------------------------------------------------------------- the medium
 
 
-@pytest.mark.parametrize(
-    ("density", "viscosity"), [(1000, 0), (0, 2), (-50, 0), (0, -2), (5, -1), (-5, 1)]
-)
+@pytest.mark.parametrize(("density", "viscosity"), [(1000, 0), (0, 2), (-50, 0), (0, -2), (5, -1), (-5, 1)])
 def test_medium_of_any_sign(density: float, viscosity: float) -> None:
     """C lets a negative density or viscosity drive ellipsoids, and ignores it for boxes."""
     mjm = load("medium")
@@ -454,5 +454,12 @@ def test_vmap(name: str) -> None:
 def test_a_plain_model_has_none_of_it(name: str) -> None:
     """Every part is left out of the step by a static switch."""
     m = mjt.put_model(mujoco.MjModel.from_xml_path(str(mjt.model_path(name))))
-    switches = (m.has_gravcomp, m.fluid_boxes, m.fluid_ellipsoids, m.has_stiffnesspoly, m.has_dampingpoly, m.yields)
+    switches = (
+        m.has_gravcomp,
+        m.fluid_boxes,
+        m.fluid_ellipsoids,
+        m.has_stiffnesspoly,
+        m.has_dampingpoly,
+        m.yields,
+    )
     assert not any(switches)

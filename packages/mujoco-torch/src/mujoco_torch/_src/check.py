@@ -543,8 +543,8 @@ SUPPORTED = (
     ("joints", "free, ball, slide and hinge; armature; limits"),
     (
         "passive forces",
-        "springs and dampers of joints, linear and polynomial; joint springs that yield; a medium with wind, as inertia "
-        "boxes and ellipsoids",
+        "springs and dampers of joints, linear and polynomial; joint springs that yield; a medium with "
+        "wind, as inertia boxes and ellipsoids",
     ),
     (
         "actuators",

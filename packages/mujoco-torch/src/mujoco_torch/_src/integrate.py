@@ -58,7 +58,9 @@ def euler(m: InsideModel, d: InsideData) -> InsideData:
     """
     if not m.eulerdamp:
         return _advance(m, d, d.qacc)
-    damped = factor_m.inside(m, d.replace(M=d.M + m.system.M_diagonal @ (m.timestep * damping_rate(m, d.qvel))))
+    damped = factor_m.inside(
+        m, d.replace(M=d.M + m.system.M_diagonal @ (m.timestep * damping_rate(m, d.qvel)))
+    )
     return _advance(m, d, solve_m(m, damped, d.qfrc_smooth + d.qfrc_constraint))
 
 
