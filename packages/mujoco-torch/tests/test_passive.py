@@ -330,11 +330,6 @@ def test_light_bodies_are_in_no_medium() -> None:
     assert m.fluid_ellipsoids == 6
 
 
-def test_implicit_integrators_in_a_medium_are_refused() -> None:
-    mjm = load("medium", "implicitfast")
-    assert "fluid" in {finding.feature for finding in mjt.check(mjm)}
-
-
 def stored_models() -> list[Path]:
     found = []
     for package, pattern in (

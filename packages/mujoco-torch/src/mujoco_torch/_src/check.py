@@ -253,14 +253,6 @@ def _disable_flag(s: _Subject) -> _Found:
     yield from _report("bits of disableflags are not known", _bit_names(DisableBit, unknown))
 
 
-def _fluid(s: _Subject) -> _Found:
-    """Integrators that are implicit in velocity need the derivatives of these forces."""
-    opt = s.mjm.opt
-    if (opt.density or opt.viscosity) and opt.integrator not in (IntegratorType.EULER, IntegratorType.RK4):
-        medium = f"density {opt.density:g}, viscosity {opt.viscosity:g}"
-        yield f"forces of a medium are not differentiated for an implicit integrator, {medium}", ()
-
-
 def _callback(s: _Subject) -> _Found:
     del s  # Callbacks belong to the process, not to the model.
     names = (f"mjcb_{name}" for name in _CALLBACKS)
@@ -447,12 +439,6 @@ RULES = (
         "disable flags that MuJoCo 4.0 does not have",
         "clear these bits in opt.disableflags",
         _disable_flag,
-    ),
-    Rule(
-        "fluid",
-        "a medium, with integrators other than Euler and RK4",
-        "set the options density and viscosity to 0, or the integrator to Euler or RK4",
-        _fluid,
     ),
     Rule(
         "callback",
