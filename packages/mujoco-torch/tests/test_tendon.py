@@ -60,7 +60,8 @@ TENDONS = {
         <site site="hook"/><site site="chest"/><site site="hip"/><site site="elbow"/>
         <pulley divisor="2"/><site site="palm"/><site site="cart"/>
         <pulley divisor="3"/><site site="elbow"/><site site="palm"/></spatial>
-      <spatial name="leading pulley" armature=".2"><pulley divisor=".2"/><site site="hook"/><site site="cart"/></spatial>""",
+      <spatial name="leading pulley" armature=".2">
+        <pulley divisor=".2"/><site site="hook"/><site site="cart"/></spatial>""",
     "around": """
       <spatial name="w" stiffness="10" springlength=".3 .5">
         <site site="chest"/><geom geom="bone"/><site site="elbow"/><geom geom="wrist"/><site site="palm"/>
@@ -164,7 +165,9 @@ def paths(mjm: mujoco.MjModel, qpos: np.ndarray) -> tuple[torch.Tensor, ...]:
     return d.ten_length, length, d.ten_J, jacobian, np.array([mjd.ten_wrapnum.copy() for mjd in mjds])
 
 
-@pytest.mark.parametrize("kinds", [ROUTES, [("sphere", "")], [("cylinder", "outside")], [("sphere", "centre")]])
+@pytest.mark.parametrize(
+    "kinds", [ROUTES, [("sphere", "")], [("cylinder", "outside")], [("sphere", "centre")]]
+)
 def test_paths_from_anywhere_to_anywhere(kinds) -> None:
     """Outside, inside, short and long ways, of hundreds of random places, all wraps of a model together or alone."""
     mjm = obstacles(kinds)

@@ -315,7 +315,9 @@ def _equality(s: _Subject) -> _Found:
 
 
 def _tendon_limit(s: _Subject) -> _Found:
-    yield from _report("limits of tendons are not simulated", _where(s.mjm, ObjType.TENDON, s.mjm.tendon_limited))
+    yield from _report(
+        "limits of tendons are not simulated", _where(s.mjm, ObjType.TENDON, s.mjm.tendon_limited)
+    )
 
 
 def _tendon_frictionloss(s: _Subject) -> _Found:

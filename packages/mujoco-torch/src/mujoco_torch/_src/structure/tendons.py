@@ -76,15 +76,15 @@ def _fixed(mjm: mujoco.MjModel) -> Part:
             of_qpos[t, mjm.jnt_qposadr[joint]] = coef
             jacobian[t, mjm.jnt_dofadr[joint]] = coef
     fixed = bool((mjm.tendon_type == TendonType.FIXED).any())
-    return dict(fixed_tendon=fixed), dict(tendon_qpos=Pattern.of_matrix(of_qpos), tendon_J0=jacobian[..., None])
+    return dict(fixed_tendon=fixed), dict(
+        tendon_qpos=Pattern.of_matrix(of_qpos), tendon_J0=jacobian[..., None]
+    )
 
 
 def _spatial(mjm: mujoco.MjModel, straight: list[Piece], wraps: list[Piece]) -> Part:
     """Straight segments: the straight pieces, then for each wrap site to site, site to geom, geom to site."""
     geom = [int(mjm.geom_bodyid[p.geom]) for p in wraps]
-    start, stop = (
-        [int(mjm.site_bodyid[p.sites[end]]) for p in (*straight, *wraps)] for end in (0, 1)
-    )
+    start, stop = ([int(mjm.site_bodyid[p.sites[end]]) for p in (*straight, *wraps)] for end in (0, 1))
     n = len(straight)
     bodies0 = start + start[n:] + geom
     bodies1 = stop + geom + stop[n:]
@@ -204,9 +204,7 @@ def _armature(mjm: mujoco.MjModel, straight: list[Piece]) -> Part:
         if row in dofs[t] and col in dofs[t]
     ]
     moving = [
-        p
-        for p in straight
-        if p.tendon in dofs and mjm.site_bodyid[p.site0] != mjm.site_bodyid[p.site1]
+        p for p in straight if p.tendon in dofs and mjm.site_bodyid[p.site0] != mjm.site_bodyid[p.site1]
     ]
     sites = [p.site0 for p in moving] + [p.site1 for p in moving]
     bodies = mjm.site_bodyid[sites] if sites else []
