@@ -257,7 +257,9 @@ MOTORS = [
 ]
 
 
-def _motor(inputs: str, inductance: bool, thermal: bool, friction: bool, slew: float, windup: float, maxvolt: float):
+def _motor(
+    inputs: str, inductance: bool, thermal: bool, friction: bool, slew: float, windup: float, maxvolt: float
+):
     position = "pos" in inputs.split()
     controller = ""
     if inputs not in ("voltage", "none"):
@@ -297,10 +299,14 @@ def test_a_passive_motor_without_motor_constant() -> None:
     testing.compare(m, d, mjds, STATE, 1e-10).raise_for_failures()
 
 
-@pytest.mark.parametrize("friction", ["", 'lugre="5 0.1 0.3 0.4 0.1" thermal="4 5 0 0.01 25 20" inductance="0.01 0"'])
+@pytest.mark.parametrize(
+    "friction", ["", 'lugre="5 0.1 0.3 0.4 0.1" thermal="4 5 0 0.01 25 20" inductance="0.01 0"']
+)
 def test_a_dc_motor_in_runge_kutta_steps(friction: str) -> None:
     """C takes the velocity at the start of the step for the bristle, and leaves it in ``actuator_velocity``."""
-    mjm = rk4(build(f'<dcmotor joint="finger" resistance="2" motorconst="0.05 0.06" input="pos" {friction}/>'))
+    mjm = rk4(
+        build(f'<dcmotor joint="finger" resistance="2" motorconst="0.05 0.06" input="pos" {friction}/>')
+    )
     m, d, mjds = after_steps(mjm, 2)
     testing.compare(m, d, mjds, (*STATE, "act_dot", "actuator_velocity"), 1e-10).raise_for_failures()
 
@@ -369,7 +375,9 @@ def test_a_reset_world_has_empty_buffers() -> None:
 def _loss(m: mjt.Model, d: mjt.Data, weights: list[torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
     qpos, qvel, act, ctrl = inputs
     d = mjt.step(m, d.replace(qpos=qpos, qvel=qvel, act=act, ctrl=ctrl))
-    return sum((w * x).sum() for w, x in zip(weights, (d.qvel, d.act, d.actuator_force, d.act_dot), strict=True))
+    return sum(
+        (w * x).sum() for w, x in zip(weights, (d.qvel, d.act, d.actuator_force, d.act_dot), strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
