@@ -45,8 +45,7 @@ from mujoco_torch._src.enums import (
 # A name in a message is enough to find the element; a list of thousands is not read.
 _SHOWN_ELEMENTS = 4
 
-_IMPLICIT = (IntegratorType.IMPLICIT, IntegratorType.IMPLICITFAST)
-_INTEGRATORS = (IntegratorType.EULER, IntegratorType.RK4, *_IMPLICIT)
+_INTEGRATORS = tuple(kind for kind in IntegratorType if kind != IntegratorType.DISCRETE)
 _TRANSMISSIONS = tuple(kind for kind in TrnType if kind != TrnType.UNDEFINED)
 _DYNAMICS = tuple(kind for kind in DynType if kind != DynType.USER)
 _GAINS = tuple(kind for kind in GainType if kind != GainType.USER)
@@ -213,23 +212,6 @@ def _integrator(s: _Subject) -> _Found:
     value = s.mjm.opt.integrator
     if value not in _INTEGRATORS:
         yield f"the integrator {_label(IntegratorType, value)} is not available", ()
-    if value in _IMPLICIT:
-        yield from _without_derivative(s, f"the integrator {_label(IntegratorType, value)}")
-
-
-def _without_derivative(s: _Subject, integrator: str) -> _Found:
-    """Forces whose derivative by velocity C takes into account, and this release does not."""
-    m = s.mjm
-    if m.opt.density != 0 or m.opt.viscosity != 0:
-        yield f"{integrator} is not available with a medium", ()
-    gains, biases = np.isin(m.actuator_gaintype, _GAINS), np.isin(m.actuator_biastype, _BIASES)
-    simple = gains & biases & np.isin(m.actuator_dyntype, _FILTERS)
-    changing = (m.actuator_gaintype == GainType.AFFINE) & (m.actuator_gainprm[:, 2] != 0)
-    early = changing & m.actuator_actearly.astype(bool)
-    actuators = _where(m, ObjType.ACTUATOR, ~simple, early)
-    yield from _report(
-        f"{integrator} is not available with the gain, bias or dynamics of actuators", actuators
-    )
 
 
 def _solver(s: _Subject) -> _Found:
@@ -268,14 +250,6 @@ def _enable_flag(s: _Subject) -> _Found:
 def _disable_flag(s: _Subject) -> _Found:
     unknown = s.mjm.opt.disableflags & ~int(_DISABLE_FLAGS)
     yield from _report("bits of disableflags are not known", _bit_names(DisableBit, unknown))
-
-
-def _fluid(s: _Subject) -> _Found:
-    """Integrators that are implicit in velocity need the derivatives of these forces."""
-    opt = s.mjm.opt
-    if (opt.density or opt.viscosity) and opt.integrator not in (IntegratorType.EULER, IntegratorType.RK4):
-        medium = f"density {opt.density:g}, viscosity {opt.viscosity:g}"
-        yield f"forces of a medium are not differentiated for an implicit integrator, {medium}", ()
 
 
 def _callback(s: _Subject) -> _Found:
@@ -412,9 +386,8 @@ def _surface_velocity(s: _Subject) -> _Found:
 RULES = (
     Rule(
         "integrator",
-        "discrete; implicit and implicitfast with a medium, or with actuators of another gain or bias than fixed and "
-        "affine, or with early activation and a gain on the velocity",
-        "set the option integrator to Euler or RK4, or, if it is discrete, to implicitfast",
+        "the integrator discrete",
+        "set the option integrator to implicitfast, implicit, Euler or RK4",
         _integrator,
     ),
     Rule(
@@ -452,12 +425,6 @@ RULES = (
         "disable flags that MuJoCo 4.0 does not have",
         "clear these bits in opt.disableflags",
         _disable_flag,
-    ),
-    Rule(
-        "fluid",
-        "a medium, with integrators other than Euler and RK4",
-        "set the options density and viscosity to 0, or the integrator to Euler or RK4",
-        _fluid,
     ),
     Rule(
         "callback",
@@ -539,8 +506,8 @@ SUPPORTED = (
     ("joints", "free, ball, slide and hinge; armature; limits"),
     (
         "passive forces",
-        "springs and dampers of joints, linear and polynomial; joint springs that yield; a medium with wind, as inertia "
-        "boxes and ellipsoids",
+        "springs and dampers of joints, linear and polynomial; joint springs that yield; a medium with "
+        "wind, as inertia boxes and ellipsoids",
     ),
     (
         "tendons",

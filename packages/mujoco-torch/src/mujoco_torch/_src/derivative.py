@@ -5,73 +5,34 @@ the other or moves with it; what couples other dofs (a tendon between branches) 
 lower triangle ``[nL, B]``, row by row, and, where it is not symmetric, its upper triangle in the same order. It is no
 field of ``Data``.
 
-A force that depends on velocity is added in one place: a damper of a dof in ``damper_rate``, anything of the form
-``J' rate J`` in ``symmetric_rate``, what is not symmetric in ``bias_rate``.
+A force that depends on velocity is added in one place: anything of the form J' f(J v) in ``symmetric_rate``, what
+acts on bodies in ``medium_rate``, Coriolis and centrifugal forces in ``bias_rate``.
 """
 
 import torch
 from torch import Tensor
 
 from mujoco_torch._src import solver
+from mujoco_torch._src.actuation import clamped_controls, gain_input, next_activation, usable_controls
 from mujoco_torch._src.components import Components, join
+from mujoco_torch._src.fluid_derivative import body_rates
 from mujoco_torch._src.inertia import factor_m, solve_m
-from mujoco_torch._src.spatial import cross, dot, inertia_mul, motion_cross
+from mujoco_torch._src.motor import motor_force, motor_rate
+from mujoco_torch._src.muscle import muscle_gain_rate
+from mujoco_torch._src.passive import damping_rate
+from mujoco_torch._src.spatial import cross, dot, inertia_mul, motion_cross, norm
 from mujoco_torch._src.transmission import moments
 from mujoco_torch._src.types import InsideData, InsideModel
 
-# A force scaled to a limit may miss it by rounding.
-SATURATION_ROUNDING = 16
-
-
-def damper_rate(m: InsideModel, d: InsideData) -> Tensor:
-    """Damping ``[nv, B]`` or ``[nv, 1]`` of the dofs at the present velocity, that of their actuators included."""
-    return _polynomial(m.damper_rate, d.qvel, m.damper_poly)
-
-
-def _polynomial(rate: Tensor, velocity: Tensor, higher: bool) -> Tensor:
-    if not higher:
-        return rate[0]
-    speed = velocity.abs()
-    return rate[0] + speed * (rate[1] + speed * rate[2])
-
-
-def _actuator_rate(m: InsideModel, d: InsideData) -> Tensor:
-    """Derivative ``[nout, B]`` of the actuators' forces by their velocities, zero where a force is at its limit.
-
-    As in C, controls are clamped, but a bad control does not zero the others.
-
-    Departures from C:
-      1. A control that is NaN counts as zero; in C it makes the acceleration NaN if it scales a gain on the velocity.
-    """
-    rate = m.rate_bias
-    if m.gain_rates:
-        ctrl = torch.clamp(d.ctrl, m.actuator_ctrlmin, m.actuator_ctrlmax) if m.clampctrl else d.ctrl
-        control = m.rate_ctrl @ torch.where(ctrl.isnan(), 0.0, ctrl)
-        rate = rate + m.rate_gain * (control + m.rate_act @ d.act if m.na else control)
-    free = _inside(d.actuator_force, m.actuator_forcemin, m.actuator_forcemax)
-    if m.joint_saturation:
-        free = free & ~_at_limit(m.rate_joint, d.qfrc_actuator, m.dof_actfrcmin, m.dof_actfrcmax)
-    if m.tendon_saturation:
-        total = m.rate_tendon.T @ d.actuator_force
-        slack = 1.0 - SATURATION_ROUNDING * torch.finfo(total.dtype).eps
-        free = free & ~_at_limit(m.rate_tendon, total, slack * m.rate_tendonmin, slack * m.rate_tendonmax)
-    return torch.where(free, rate, 0.0)
-
-
-def _inside(x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    return (x > lower) & (x < upper)
-
-
-def _at_limit(of_actuator, force: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Whether the joint or tendon that an actuator acts on has all the force it may have."""
-    return of_actuator @ (~_inside(force, lower, upper)).to(force.dtype) > 0
+# A force that is scaled to its limit may miss it by rounding.
+SLACK = 16
 
 
 def symmetric_rate(m: InsideModel, d: InsideData) -> Tensor:
-    """Lower triangle ``[nL, B]`` of the derivative of dampers and actuators."""
-    total = m.rate_diagonal @ -damper_rate(m, d)
-    if m.tendon_damper:
-        rate = _polynomial(m.tendon_damper_rate, d.ten_velocity, True)
+    """Lower triangle ``[nL, B]`` of the derivative of all forces of the form J' f(J v): dampers and actuators."""
+    total = m.rate_diagonal @ -damping_rate(m, d.qvel).expand_as(d.qvel)
+    if m.tendon_dampers:
+        rate = tendon_damping_rate(m, d)
         total = total - ((m.rate_row @ (rate[:, None] * d.ten_J)) * (m.rate_col @ d.ten_J)).sum(0)
     if m.actuator_rates:
         moment = moments(m, d)
@@ -80,8 +41,88 @@ def symmetric_rate(m: InsideModel, d: InsideData) -> Tensor:
     return total
 
 
+def tendon_damping_rate(m: InsideModel, d: InsideData) -> Tensor:
+    """Derivative of minus the tendons' damper forces by their velocity, ``[ntendon, B]``: ``a + 2 b |v| + 3 c v^2``."""
+    first, second, third = m.tendon_damper
+    speed = d.ten_velocity.abs()
+    return first + speed * (2.0 * second + 3.0 * speed * third)
+
+
+def _actuator_rate(m: InsideModel, d: InsideData) -> Tensor:
+    """Derivative ``[nout, B]`` of the actuators' forces by their velocities, zero where a force is at its limit.
+
+    What a DC motor has beside its electrical force is beyond that limit. As in C a bad control does not zero others.
+
+    Departures from C:
+      1. A control that is NaN counts as zero; in C it makes the acceleration NaN if it scales a gain on the velocity.
+      2. A sum of forces, or a torque, that was scaled to its limit is at the limit; in C rounding decides.
+    """
+    rate = m.actuator_bias[2].expand_as(d.actuator_force)
+    following = next_activation(m, d, d.act_dot) if m.uses_next else None
+    if m.gain_rates:
+        ctrl = clamped_controls(m, d)
+        gain = m.actuator_gain[2]
+        if m.muscle_gain:
+            length, velocity = m.gain_out @ d.actuator_length, m.gain_out @ d.actuator_velocity
+            gain = gain + m.gain_out.T @ muscle_gain_rate(length, velocity, m.gain_curve)
+        rate = rate + gain * gain_input(m, d, torch.where(ctrl.isnan(), 0.0, ctrl), following)
+    force = d.actuator_force
+    drag = m.motor_cogging or m.motor_friction
+    if m.dcmotor:
+        controls = usable_controls(m, d)
+        rate = rate + motor_rate(m, d, controls)
+        if drag:
+            force = torch.where(m.rate_motor > 0, motor_force(m, d, controls, following), force)
+    free = _inside(force, m.actuator_forcemin, m.actuator_forcemax)
+    if m.so3_limited:
+        torque = norm((m.so3_out @ force).unflatten(0, (3, m.so3_gain.shape[0])))
+        held = (torque >= m.so3_max * _slack(torque)).to(torque.dtype)
+        free = free & (m.so3_out.T @ torch.cat((held, held, held)) == 0)
+    rate = torch.where(free, rate, 0.0)
+    if m.motor_friction:
+        rate = rate - m.motor_force.T @ m.motor_bristle[1].expand(-1, rate.shape[-1])
+    if m.joint_saturation:
+        at_limit = _at_limit(m.rate_joint, d.qfrc_actuator, m.dof_actfrcmin, m.dof_actfrcmax)
+        rate = torch.where(at_limit, 0.0, rate)
+    if m.tendon_saturation:
+        total = m.rate_tendon.T @ d.actuator_force
+        slack = _slack(total)
+        at_limit = _at_limit(m.rate_tendon, total, slack * m.rate_tendonmin, slack * m.rate_tendonmax)
+        rate = torch.where(at_limit, 0.0, rate)
+    return rate
+
+
+def _slack(x: Tensor) -> float:
+    return 1.0 - SLACK * torch.finfo(x.dtype).eps
+
+
+def _inside(x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    return (x > lower) & (x < upper)
+
+
+def _at_limit(of_output, force: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """Whether the joint or tendon that an output acts on has all the force it may have."""
+    return of_output @ (~_inside(force, lower, upper)).to(force.dtype) > 0
+
+
+def medium_rate(m: InsideModel, d: InsideData, symmetric: bool) -> tuple[Tensor, Tensor]:
+    """Both triangles ``[nL, B]`` of d qfrc_fluid / d qvel, diagonal included.
+
+    The derivative of a body's wrench by its motion is a 6 x 6 matrix; those of a subtree add up, as inertias do.
+    Symmetric: only its symmetric part counts, as in C under ``implicitfast``.
+    """
+    rates = m.system.dof_body @ (m.body_descendants @ body_rates(m, d, symmetric))
+    columns = rates.unflatten(0, (6, 6))  # [column, row]
+    wrench = sum(columns[k] * d.cdof[k] for k in range(6))
+    upper = dot(m.rate_col @ d.cdof, m.rate_row @ wrench)
+    if symmetric:
+        return upper, upper
+    transposed = torch.stack([dot(columns[k], d.cdof) for k in range(6)])
+    return dot(m.rate_row @ transposed, m.rate_col @ d.cdof), upper
+
+
 def _modified_inertia(m: InsideModel, d: InsideData) -> Tensor:
-    """Lower triangle ``[nL, B]`` of M - h D without the derivative of ``qfrc_bias``."""
+    """Lower triangle ``[nL, B]`` of M - h D without what is not symmetric."""
     return m.rate_inertia.T @ d.M - m.timestep * symmetric_rate(m, d)
 
 
@@ -134,6 +175,9 @@ def solve_implicit(m: InsideModel, d: InsideData, force: Tensor) -> Tensor:
     """Acceleration ``[nv, B]``: (M - h D)^-1 force, with all of D (``mj_implicit``)."""
     both = _modified_inertia(m, d)
     lower, upper = bias_rate(m, d)
+    if m.fluid_boxes or m.fluid_ellipsoids:
+        below, above = medium_rate(m, d, symmetric=False)
+        lower, upper = lower - below, upper - above
     triangles = torch.cat((both + m.timestep * lower, both + m.timestep * upper))
     dense = (m.rate_dense @ triangles).unflatten(0, (m.nv, m.nv))
     return solver.solve_dense(dense, force)
@@ -145,6 +189,8 @@ def solve_implicitfast(m: InsideModel, d: InsideData, force: Tensor) -> Tensor:
     Free bodies that carry no joint keep that derivative, too; their 6 x 6 blocks are solved apart.
     """
     modified = _modified_inertia(m, d)
+    if m.fluid_boxes or m.fluid_ellipsoids:
+        modified = modified - m.timestep * medium_rate(m, d, symmetric=True)[0]
     sparse = modified if m.rate_full else m.rate_inertia @ modified
     factored = factor_m.inside(m, d.replace(M=sparse))
     qacc = solve_m(m, factored, force)

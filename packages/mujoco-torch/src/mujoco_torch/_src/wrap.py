@@ -34,7 +34,9 @@ class _Path(NamedTuple):
     last: Components
 
 
-def wrap(m: InsideModel, d: InsideData, start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor, Stacked, Stacked]:
+def wrap(
+    m: InsideModel, d: InsideData, start: Tensor, stop: Tensor
+) -> tuple[Tensor, Tensor, Stacked, Stacked]:
     """Where and how long tendons touch the obstacles between two points.
 
     Args:
@@ -114,7 +116,9 @@ def _aslant(v: Components) -> Components:
     x, y, z = (part.abs() for part in v)
     largest_y, largest_z = (y > x) & (y > z), (z > x) & (z > y)
     other = largest_y | largest_z
-    return Components(torch.where(largest, 0.0, torch.ones_like(x)) for largest in (~other, largest_y, largest_z))
+    return Components(
+        torch.where(largest, 0.0, torch.ones_like(x)) for largest in (~other, largest_y, largest_z)
+    )
 
 
 def _project(axes: tuple[Components, Components], v: Components) -> Components:
@@ -171,7 +175,9 @@ def _cross_each_other(a: Components, b: Components, c: Components, d: Components
     return (det.abs() >= MINVAL) & on_first & on_second
 
 
-def _harmless(m: InsideModel, valid: Tensor, end0: Components, end1: Components) -> tuple[Components, Components]:
+def _harmless(
+    m: InsideModel, valid: Tensor, end0: Components, end1: Components
+) -> tuple[Components, Components]:
     """The ends, and where they are not valid two points apart from each other and from the circle."""
     far, zero = torch.full_like(end0[0], 2.0) * m.wrap_radius, torch.zeros_like(end0[0])
     return where(valid, end0, Components((far, zero))), where(valid, end1, Components((zero, far)))
@@ -206,7 +212,9 @@ def _around(m: InsideModel, end0: Components, end1: Components, side: Components
     return _Path(wraps, radius * arc, first, last)
 
 
-def _tangents(radius: Tensor, end0: Components, end1: Components, sign: float) -> tuple[Components, Components]:
+def _tangents(
+    radius: Tensor, end0: Components, end1: Components, sign: float
+) -> tuple[Components, Components]:
     """Contact points of the tangents from both ends, for a path clockwise (sign 1) or counterclockwise (-1)."""
     return _tangent(radius, end0, sign), _tangent(radius, end1, -sign)
 
@@ -259,7 +267,7 @@ def _reflection(radius: Tensor, end0: Components, end1: Components) -> Component
     incidence, found = _incidence(ratio0, ratio1, torch.where(apart, cosine, 0.0).acos())
     first = _area(end0, end1) > 0
     ratio = torch.where(first, ratio0, ratio1)
-    turned = incidence - torch.asin(ratio * incidence.sin())
+    turned = incidence - _asin(ratio * incidence.sin())
     from_end = normalize(where(first, end0, end1))[0]
     c, s = turned.cos(), turned.sin()
     point = Components((c * from_end[0] - s * from_end[1], s * from_end[0] + c * from_end[1]))
@@ -296,7 +304,12 @@ def _incidence(ratio0: Tensor, ratio1: Tensor, angle: Tensor) -> tuple[Tensor, T
 
 def _mismatch(x: Tensor, ratio0: Tensor, ratio1: Tensor, angle: Tensor) -> Tensor:
     s = x.sin()
-    return torch.asin(ratio0 * s) + torch.asin(ratio1 * s) - 2.0 * x + angle
+    return _asin(ratio0 * s) + _asin(ratio1 * s) - 2.0 * x + angle
+
+
+def _asin(x: Tensor) -> Tensor:
+    """Arcsine of numbers less than one, whose gradient stays finite where rounding makes them one."""
+    return torch.asin(torch.clamp(x, max=1.0 - torch.finfo(x.dtype).eps))
 
 
 def _mismatch_rate(x: Tensor, ratio0: Tensor, ratio1: Tensor) -> Tensor:

@@ -4,15 +4,14 @@ import mujoco
 import numpy as np
 
 from mujoco_torch._src.enums import (
-    BiasType,
     DisableBit,
-    DynType,
     GainType,
     IntegratorType,
     JointType,
     TrnType,
 )
 from mujoco_torch._src.pattern import Pattern
+from mujoco_torch._src.structure.actuation import actuators, disabled_actuators
 from mujoco_torch._src.structure.arrays import Part, disabled, items, moved_by, select
 from mujoco_torch._src.structure.bodies import dofs
 from mujoco_torch._src.structure.transmission import transmissions
@@ -22,15 +21,14 @@ JOINT_TRANSMISSIONS = (TrnType.JOINT, TrnType.JOINTINPARENT)
 
 
 def derivatives(mjm: mujoco.MjModel) -> Part:
-    """Dampers for every integrator, and for the implicit ones all else that depends on velocity.
+    """For the implicit integrators: what of the smooth forces depends on velocity.
 
     The derivative has the elements of C's ``qDeriv``: where one dof is the other or moves with it. They are held as a
     lower triangle, row by row, and where it is not symmetric an upper triangle of the same order. The inertia of a
     *simple* body has fewer elements.
     """
-    static, arrays = _dampers(mjm)
     if mjm.opt.integrator not in IMPLICIT:
-        return static, arrays
+        return {}, {}
     lower = [
         (i, int(j))
         for i in range(mjm.nv)
@@ -43,8 +41,8 @@ def derivatives(mjm: mujoco.MjModel) -> Part:
         for i in range(mjm.nv)
         for j in mjm.M_colind[mjm.M_rowadr[i] : mjm.M_rowadr[i] + mjm.M_rownnz[i]]
     ]
-    static |= dict(rate_full=len(lower) == len(inertia))
-    arrays |= dict(
+    static = dict(rate_full=len(lower) == len(inertia))
+    arrays = dict(
         rate_row=select([i for i, _ in lower], mjm.nv),
         rate_col=select([j for _, j in lower], mjm.nv),
         rate_diagonal=select([i if i == j else -1 for i, j in lower], mjm.nv),
@@ -57,40 +55,14 @@ def derivatives(mjm: mujoco.MjModel) -> Part:
     return static, arrays
 
 
-def _dampers(mjm: mujoco.MjModel) -> Part:
-    """Polynomials of the dampers of dofs and tendons, those of their actuators included."""
-    dof = np.concatenate([mjm.dof_damping[:, None], mjm.dof_dampingpoly], 1)
-    tendon = np.concatenate([mjm.tendon_damping[:, None], mjm.tendon_dampingpoly], 1)
-    for u in range(mjm.nactuator):
-        target = mjm.actuator_trnid[u, 0]
-        damping = np.array([mjm.actuator_damping[u], *mjm.actuator_dampingpoly[u]])
-        damping = damping * mjm.actuator_gear[mjm.actuator_outadr[u], 0] ** 2
-        if mjm.actuator_trntype[u] in JOINT_TRANSMISSIONS:
-            dof[mjm.dof_jntid == target] += damping
-        elif mjm.actuator_trntype[u] == TrnType.TENDON:
-            tendon[target] += damping
-    if disabled(mjm, DisableBit.DAMPER):
-        dof, tendon = 0.0 * dof, 0.0 * tendon
-    # The force of a damper is -(b v + c |v| v + e v^3), so its derivative is -(b + 2 c |v| + 3 e v^2).
-    power = np.array([1.0, 2.0, 3.0])
-    static = dict(
-        damper_poly=bool(dof[:, 1:].any()),
-        tendon_damper=bool(tendon.any()),
-        # As C decides it: negative linear damping alone does not count.
-        eulerdamp=not disabled(mjm, DisableBit.EULERDAMP) and bool((dof[:, 0] > 0).any() or dof[:, 1:].any()),
-    )
-    return static, dict(damper_rate=items(dof * power), tendon_damper_rate=items(tendon * power))
-
-
 def _actuators(mjm: mujoco.MjModel, index: dict) -> Part:
-    """How forces of actuators change with their velocity, and the products of moments that carry it to the dofs."""
-    owner = np.repeat(np.arange(mjm.nactuator), mjm.actuator_outnum)  # the actuator of each force
-    affine_gain = (mjm.actuator_gaintype == GainType.AFFINE)[owner]
-    affine_bias = (mjm.actuator_biastype == BiasType.AFFINE)[owner]
-    gain = mjm.actuator_gainprm[owner, 2] * affine_gain
-    bias = mjm.actuator_biasprm[owner, 2] * affine_bias
-    stateful = (mjm.actuator_dyntype != DynType.NONE)[owner]
-    last = (mjm.actuator_actadr + mjm.actuator_actnum - 1)[owner]
+    """Which outputs change with their velocity, and the products of moments that carry it to the dofs."""
+    forces = actuators(mjm)[1]
+    moving = (forces["actuator_gain"][2] != 0) | (forces["actuator_bias"][2] != 0)
+    owner = np.repeat(np.arange(mjm.nactuator), mjm.actuator_outnum)  # the actuator of each output
+    motor = (mjm.actuator_gaintype == GainType.DCMOTOR)[owner]
+    curved = motor | (mjm.actuator_gaintype == GainType.MUSCLE)[owner]
+    moving = moving[:, 0] | (curved & ~disabled_actuators(mjm)[owner])
     joint, tendon = np.full(len(owner), -1), np.full(len(owner), -1)  # those of limited force
     for o, u in enumerate(owner):
         target = mjm.actuator_trnid[u, 0]
@@ -99,28 +71,25 @@ def _actuators(mjm: mujoco.MjModel, index: dict) -> Part:
         if mjm.actuator_trntype[u] == TrnType.TENDON and mjm.tendon_actfrclimited[target]:
             tendon[o] = target
     row, col = (_columns(transmissions(mjm)[1][name]) for name in ("moment_row", "moment_col"))
-    moving = [e for e, o in enumerate(row) if gain[o] or bias[o]]
+    elements = [e for e, o in enumerate(row) if moving[o]]
     pairs = [
         (e, f, index[col[e], col[f]])
-        for e in moving
-        for f in moving
+        for e in elements
+        for f in elements
         if row[e] == row[f] and (col[e], col[f]) in index
     ]
     static = dict(
         actuator_rates=bool(pairs) and not disabled(mjm, DisableBit.ACTUATION),
-        gain_rates=bool(gain.any()),
+        gain_rates=bool((forces["actuator_gain"][2] != 0).any()) or bool(curved.any()),
         joint_saturation=bool((joint >= 0).any()),
         tendon_saturation=bool((tendon >= 0).any()),
     )
     arrays = dict(
-        rate_gain=items(gain),
-        rate_bias=items(bias),
-        rate_ctrl=select(np.where(stateful, -1, mjm.actuator_ctrladr[owner]), mjm.nu),
-        rate_act=select(np.where(stateful, last, -1), mjm.na),
         rate_joint=select(joint, mjm.nv),
         rate_tendon=select(tendon, mjm.ntendon),
         rate_tendonmin=items(mjm.tendon_actfrcrange[:, 0]),
         rate_tendonmax=items(mjm.tendon_actfrcrange[:, 1]),
+        rate_motor=items(motor),
         rate_left=select([e for e, _, _ in pairs], len(row)),
         rate_right=select([f for _, f, _ in pairs], len(row)),
         rate_sum=Pattern([(place, p, 1) for p, (_, _, place) in enumerate(pairs)], (len(index), len(pairs))),
