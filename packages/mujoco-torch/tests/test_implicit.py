@@ -1,5 +1,7 @@
 """The integrators ``implicit`` and ``implicitfast``: derivatives, steps and rollouts beside MuJoCo C, gradients."""
 
+import re
+
 import mujoco
 import numpy as np
 import pytest
@@ -282,6 +284,178 @@ def test_derivative_of_polynomial_dampers_tendons_and_reflected_damping(damper: 
     expected = with_step(mjm, states)
     m = mjt.put_model(mjm, dtype=torch.float64)
     assert_close(our_derivative(mjm, mjt.put_data(m, states), m), expected)
+
+
+MACHINE = """
+<mujoco>
+  <option timestep="0.004"/>
+  <default><geom contype="0" conaffinity="0"/></default>
+  <worldbody>
+    <body pos="0 0 1">
+      <joint name="a" axis="0 1 0.2" damping="0.02"/>
+      <geom type="capsule" size="0.03" fromto="0 0 0 0.3 0 0"/>
+      <site name="a" pos="0.1 0 0.05"/>
+      <body pos="0.3 0 0">
+        <joint name="b" axis="0 1 0"/>
+        <geom type="capsule" size="0.03" fromto="0 0 0 0.25 0 0.02"/>
+        <site name="b" pos="0.1 0 0.04"/>
+        <body pos="0.25 0 0.02">
+          <joint name="c" type="ball"/>
+          <geom type="box" size="0.03 0.05 0.02" pos="0.03 0.01 0"/>
+          <site name="c" pos="0.03 0 0" euler="10 20 30"/>
+          <body pos="0.06 0 0"><joint name="d" type="slide"/><geom size="0.02" mass="0.2"/></body>
+        </body>
+      </body>
+    </body>
+    <site name="world" pos="0.2 0.1 1.3" euler="30 10 -20"/>
+  </worldbody>
+  <tendon>
+    <fixed name="sum" damping="0.02" actuatorfrclimited="true" actuatorfrcrange="-0.6 0.5">
+      <joint joint="a" coef="0.7"/><joint joint="b" coef="-1.1"/>
+    </fixed>
+    <spatial name="string" damping="0.1 0.05"><site site="a"/><site site="b"/></spatial>
+  </tendon>
+  <actuator>{}</actuator>
+</mujoco>
+"""
+
+MOTOR = '<dcmotor joint="d" resistance="2" motorconst="0.05 0.06" gear="1.3" cogging="0.1 2 3" '
+CONTROLLED = MOTOR + 'input="pos vel ff voltage" controller="1 2 0.3 0 0.5 2" '
+ACTUATORS = {
+    "activations": """
+      <general joint="b" dyntype="filter" dynprm="0.03" gaintype="affine" gainprm="1 0.5 -0.2" gear="1.5"/>
+      <general joint="d" dyntype="integrator" gaintype="affine" gainprm="1 0 -3" actearly="true" actlimited="true"
+        actrange="-0.2 0.3"/>
+      <general joint="a" dyntype="filterexact" dynprm="0.02" gaintype="affine" gainprm="1 0 -0.3"/>
+      <general joint="d" gaintype="affine" gainprm="1 0 -3" nsample="4" delay="0.01"/>
+    """,
+    "muscles": """
+      <muscle joint="a" lengthrange="-1.2 1.1"/>
+      <muscle joint="b" lengthrange="-0.9 1.3" force="30" vmax="1.2" fvmax="1.4" gear="1.3"/>
+      <muscle tendon="string" lengthrange="0.2 0.4" scale="5"/>
+      <general joint="a" dyntype="filter" dynprm="0.05" gaintype="muscle" biastype="affine" biasprm="0.1 -0.2 -0.3"
+        gainprm="0.7 1.1 10 5 0.5 1.6 1.5 1.3 1.2" lengthrange="-1 1"/>
+    """,
+    "controllers": """
+      <pid joint="a" kp="3" kv="0.4" ki="0.5" imax="0.6" slewmax="7" input="pos vel ff" forcerange="-1 1.5"/>
+      <pid tendon="sum" kp="0.3" kv="0.1"/>
+      <orientation joint="c" kp="0.3" kv="0.02"/>
+      <orientation joint="c" kp="0.3" kv="0.01" input="quat" forcerange="0 3"/>
+      <orientation site="c" refsite="world" kp="0.1" kv="0.02"/>
+    """,
+    "motors": "".join(
+        f"{motor}{saturation}{inductance}{thermal}{friction}/>"
+        for motor in (MOTOR, CONTROLLED)
+        for saturation, inductance in (
+            (' saturation="0.05"', ""),
+            (' saturation="0.3 0 9"', ' inductance="0.01 0"'),
+        )
+        for thermal in ("", ' thermal="4 5 0 0.01 25 20"')
+        for friction in ("", ' lugre="100 2 0.3 0.4 0.1"')
+    ),
+    "transmissions": """
+      <velocity tendon="sum" kv="0.5" forcerange="-0.3 0.3"/>
+      <velocity tendon="sum" kv="0.2"/>
+      <velocity tendon="string" kv="0.3"/>
+      <velocity site="c" refsite="world" gear="0.1 0.2 0.3 0.4 0.5 0.6" kv="0.1"/>
+      <velocity cranksite="a" slidersite="world" cranklength="2" kv="0.2"/>
+      <damper joint="d" kv="0.5" ctrlrange="0 1"/>
+    """,
+    "reflected": """
+      <motor joint="a" damping="0.2" armature="0.01" gear="2"/>
+      <motor tendon="sum" damping="0.05 0.1 0.2" armature="0.002" gear="1.3"/>
+      <motor joint="b" damping="0.1" group="1"/>
+    """,
+}
+
+
+def machine_states(mjm: mujoco.MjModel) -> list[mujoco.MjData]:
+    """Worlds at random, with velocities, activations and controls of order one."""
+    rng = np.random.default_rng(7)
+    states = []
+    for _ in range(NWORLD):
+        mjd = mujoco.MjData(mjm)
+        mujoco.mj_integratePos(mjm, mjd.qpos, 0.5 * rng.standard_normal(mjm.nv), 1.0)
+        mjd.qvel[:] = 2.0 * rng.standard_normal(mjm.nv)
+        mjd.act[:] = rng.standard_normal(mjm.na)
+        mjd.ctrl[:] = 2.0 * rng.standard_normal(mjm.nu)
+        states.append(mjd)
+    return states
+
+
+@pytest.mark.parametrize("name", ACTUATORS)
+def test_derivative_of_actuators_of_every_kind(name: str) -> None:
+    """Also where a force, a torque, a voltage, the rate of a current, or the sum on a tendon is at its limit."""
+    mjm = load(MACHINE.format(ACTUATORS[name]), "implicit")
+    states = machine_states(mjm)
+    expected = with_step(mjm, states)
+    m = mjt.put_model(mjm, dtype=torch.float64)
+    assert_close(our_derivative(mjm, mjt.put_data(m, states), m), expected)
+
+
+@pytest.mark.parametrize("name", ACTUATORS)
+@BOTH
+def test_one_step_with_actuators_of_every_kind(name: str, integrator: str) -> None:
+    """Activations and buffers of controls advance as in Euler's method."""
+    mjm = load(MACHINE.format(ACTUATORS[name]), integrator)
+    report = testing.stage_parity(mjm, "step", machine_states(mjm))
+    moved = [error for error in report.errors if error.field in ("qpos", "qvel", "act", "history")]
+    assert max(error.error for error in moved) <= EXACT, report
+
+
+def test_a_torque_at_its_limit_has_no_derivative() -> None:
+    """An orientation servo whose torque is shortened; C says so, too, unless rounding leaves it below the limit."""
+    servo = '<orientation joint="c" kp="0.3" kv="0.5" input="quat" forcerange="0 0.05"/>'
+    mjm = load(MACHINE.format(servo), "implicit")
+    states = machine_states(mjm)
+    expected = with_step(mjm, states)
+    m = mjt.put_model(mjm, dtype=torch.float64)
+    ours = our_derivative(mjm, mjt.put_data(m, states), m)
+    free = load(MACHINE.format(servo.replace("0 0.05", "0 50")), "implicit")
+    unlimited = with_step(free, [testing.copy_state(free, mjd) for mjd in states])
+    held = [np.abs(x - y).max() < EXACT for x, y in zip(ours, expected, strict=True)]
+    assert any(held)
+    for world in np.flatnonzero(np.logical_not(held)):
+        assert_close(expected[world], unlimited[world])
+    assert np.abs(ours - unlimited).max((1, 2)).min() > 0.4
+
+
+def in_medium(shape: str) -> str:
+    """The arms in a thick wind: all bodies boxes, or some of them ellipsoids."""
+    xml = ARMS.replace("<option ", '<option density="800" viscosity="0.3" wind="1 -2 0.5" ')
+    if shape == "boxes":
+        return xml
+    geom = r'(<geom type="(?:box|capsule)")'
+    return re.sub(geom, r'\1 fluidshape="ellipsoid" fluidcoef="0.5 0.3 1.2 0.9 1.1"', xml, count=6)
+
+
+@pytest.mark.parametrize("shape", ["boxes", "ellipsoids"])
+def test_derivative_of_the_medium(shape: str) -> None:
+    """Drag, viscosity, lift and added mass."""
+    mjm = load(in_medium(shape), "implicit")
+    states = fast_states(mjm)
+    expected = with_step(mjm, states)
+    m = mjt.put_model(mjm, dtype=torch.float64)
+    assert_close(our_derivative(mjm, mjt.put_data(m, states), m), expected)
+
+
+@pytest.mark.parametrize("shape", ["boxes", "ellipsoids"])
+@BOTH
+def test_one_step_in_a_medium(shape: str, integrator: str) -> None:
+    """``implicitfast`` takes the symmetric part of the derivative; at rest in still water it is finite."""
+    mjm = load(in_medium(shape), integrator)
+    report = testing.stage_parity(mjm, "implicit", fast_states(mjm))
+    assert report.ok, report
+    mjm.opt.wind[:] = 0.0
+    m = mjt.put_model(mjm, dtype=torch.float64)
+    d = mjt.make_data(m)
+    qvel = d.qvel.clone().requires_grad_()
+    end = mjt.step(m, mjt.step(m, d.replace(qvel=qvel)))
+    end.qvel.square().sum().backward()
+    assert end.qvel.isfinite().all() and qvel.grad.isfinite().all()
+    rest = mujoco.MjData(mjm)
+    mujoco.mj_step(mjm, rest, 2)
+    assert_close(end.qvel.detach().numpy(), rest.qvel)
 
 
 # ------------------------------------------------------------------------------------ unsymmetric systems
