@@ -45,9 +45,17 @@ def _free_positions(m: InsideModel, qpos: Tensor) -> Tensor:
     return m.slot_free @ (m.free_qpos @ qpos).unflatten(0, (3, m.nfree))
 
 
-def _body_frames(m: InsideModel, qpos: Tensor) -> tuple[Stacked, Tensor]:
+def _resting_frames(m: InsideModel, d: InsideData) -> Tensor:
+    """Each body relative to its parent before any joint moves it; mocap bodies are where the state says."""
+    frame = m.body_frame.expand(-1, -1, d.qpos.shape[-1])
+    if not m.nmocap:
+        return frame
+    return frame + m.body_mocap @ join(d.mocap_pos, spatial.normalize(d.mocap_quat)[0])
+
+
+def _body_frames(m: InsideModel, d: InsideData) -> tuple[Stacked, Tensor]:
     """Each body relative to its parent, and the frames before each joint slot, in slot-major order."""
-    frame = m.body_frame.expand(-1, -1, qpos.shape[-1])
+    qpos, frame = d.qpos, _resting_frames(m, d)
     if not m.nslot:
         return frame, frame
     joint = _joint_frames(m, qpos)
@@ -59,19 +67,19 @@ def _body_frames(m: InsideModel, qpos: Tensor) -> tuple[Stacked, Tensor]:
 
 
 @public(
-    reads=("qpos",),
+    reads=("qpos", "mocap_pos", "mocap_quat"),
     writes=names("xpos xquat xmat xipos ximat xanchor xaxis geom_xpos geom_xmat site_xpos site_xmat"),
 )
 def kinematics(m: InsideModel, d: InsideData) -> InsideData:
-    """Poses of bodies, joints, geoms and sites from ``qpos`` (``mj_kinematics``).
+    """Poses of bodies, joints, geoms and sites from ``qpos`` and mocap poses (``mj_kinematics``).
 
-    Quaternions in ``qpos`` are normalized here, not in place. Source: MuJoCo documentation, "Computation", section
+    Quaternions in ``qpos`` and ``mocap_quat`` are normalized here, not in place. Source: MuJoCo documentation, "Computation", section
     "Kinematic tree".
 
     Raises:
-      StateError: ``qpos`` does not fit the model.
+      StateError: ``qpos`` or the mocap poses do not fit the model.
     """
-    frame, before = _body_frames(m, d.qpos)
+    frame, before = _body_frames(m, d)
     for up in m.body_jumps:
         frame = compose(up @ frame, frame)
     pos, quat = frame[:3], spatial.normalize(frame[3:])[0]

@@ -20,6 +20,7 @@ from mujoco_torch._src.structure.arrays import (
     moved_by,
     select,
 )
+from mujoco_torch._src.structure.reflected import reflected
 
 
 def options(mjm: mujoco.MjModel) -> Part:
@@ -56,8 +57,6 @@ def options(mjm: mujoco.MjModel) -> Part:
         warmstart=not disabled(mjm, DisableBit.WARMSTART),
         actuation=not disabled(mjm, DisableBit.ACTUATION),
         clampctrl=not disabled(mjm, DisableBit.CLAMPCTRL),
-        eulerdamp=not disabled(mjm, DisableBit.EULERDAMP | DisableBit.DAMPER)
-        and bool((mjm.dof_damping > 0).any()),
     )
     fresh = mujoco.MjData(mjm)  # the state of a reset world
     initial = {f"initial_{name}": np.array(getattr(fresh, name)) for name in STATE}
@@ -79,15 +78,19 @@ def bodies(mjm: mujoco.MjModel) -> Part:
     free = np.isin(
         np.arange(n), [mjm.jnt_bodyid[j] for j in range(mjm.njnt) if mjm.jnt_type[j] == JointType.FREE]
     )
+    # Neither does a mocap body start where body_pos says: the state does.
+    mocap = mjm.body_mocapid >= 0
     massless = mjm.body_subtreemass < MINVAL
     proper = subtree.copy()
     proper[0] = 0.0  # C sums inertia and force down to the children of the world, not into the world
     static = dict(body_jumps=tuple(jumps))
     arrays = dict(
-        # A body with a free joint starts from the world, whatever its body_pos says.
+        # A body with a free joint starts from the world, whatever its body_pos says; that of a mocap body is zero here.
         body_frame=frames(
             np.where(free[:, None], 0.0, mjm.body_pos), np.where(free[:, None], IDENTITY, mjm.body_quat)
-        ),
+        )
+        * ~mocap[:, None],
+        body_mocap=select(mjm.body_mocapid, mjm.nmocap),
         body_ipos=items(mjm.body_ipos),
         body_iquat=items(mjm.body_iquat),
         body_mass=items(mjm.body_mass),
@@ -169,7 +172,7 @@ def _by_place(place: np.ndarray, rows: int) -> list[int]:
 
 
 def dofs(mjm: mujoco.MjModel) -> Part:
-    """Motion axes, ancestors, springs and dampers of the dofs."""
+    """Motion axes, ancestors, armature and force ranges of the dofs."""
     n, nv, njnt = mjm.nbody, mjm.nv, mjm.njnt
     jnt, body = mjm.dof_jntid, mjm.dof_bodyid
     types = mjm.jnt_type[jnt] if nv else np.zeros(0, int)
@@ -201,22 +204,9 @@ def dofs(mjm: mujoco.MjModel) -> Part:
             before[i, start : start + 3] = 0.0
             column[i, i - start, body[i]] = 1.0
 
-    stiff = mjm.jnt_stiffness[jnt] if nv else np.zeros(0)
-    if disabled(mjm, DisableBit.SPRING):
-        stiff = np.zeros(nv)
-    damping = np.zeros(nv) if disabled(mjm, DisableBit.DAMPER) else mjm.dof_damping
-    quat = [j for j in range(njnt) if mjm.jnt_type[j] in QUAT_JOINTS]
-    spring_quat = np.array(
-        [
-            mjm.qpos_spring[a : a + 4]
-            for a in (mjm.jnt_qposadr[j] + 3 * (mjm.jnt_type[j] == JointType.FREE) for j in quat)
-        ]
-    ).reshape(len(quat), 4)
     limited = mjm.jnt_actfrclimited[jnt].astype(bool) if nv else np.zeros(0, bool)
     frcrange = mjm.jnt_actfrcrange[jnt] if nv else np.zeros((0, 2))
     static = dict(
-        has_spring=bool(stiff.any()),
-        quat_spring=bool(quat) and bool(mjm.jnt_stiffness[quat].any()),
         M_rownnz=tuple(mjm.M_rownnz.tolist()),
         M_colind=tuple(mjm.M_colind.tolist()),
         dof_bodyid=tuple(mjm.dof_bodyid.tolist()),
@@ -230,12 +220,7 @@ def dofs(mjm: mujoco.MjModel) -> Part:
         dof_linear=items(linear),
         dof_jnt=select(jnt, njnt),
         dof_root=select(mjm.body_rootid[body], n),
-        dof_armature=items(mjm.dof_armature),
-        dof_damping=items(mjm.dof_damping),
-        dof_damper=items(damping),
-        dof_stiffness=items(stiff),
-        qpos_spring=mjm.qpos_spring[:, None],
-        spring_quat=items(spring_quat),
+        dof_armature=items(reflected(mjm).dof_armature),
         dof_actfrcmin=items(np.where(limited, frcrange[:, 0], -np.inf)),
         dof_actfrcmax=items(np.where(limited, frcrange[:, 1], np.inf)),
     )
