@@ -42,7 +42,7 @@ def _touching(kind1: str, kind2: str) -> str:
     return _xml(FLOOR.replace("plane", kind1) + FALLING.format(type=kind2))
 
 
-TENDON = '<tendon><fixed name="t"><joint joint="j" coef="1"/></fixed></tendon>'
+TENDON = '<tendon><fixed name="t" {}><joint joint="j" coef="1"/></fixed></tendon>'
 BALL_SERVO = '<position name="servo" joint="j" kp="3" gear="0 0 1"/>'
 TWO_BODIES = "".join(
     f'<body name="b{i}" pos="{i} 0 0"><joint/><geom size=".1" {NO_CONTACT}/></body>' for i in (0, 1)
@@ -75,7 +75,10 @@ REFUSED = [
     ("plastic-spring", _joint('stiffness="1" springyield="5"'), ("joint 'j'",)),
     ("frictionloss", _joint('type="ball" frictionloss="1"'), ("joint 'j'",)),
     ("equality", _xml(rest='<equality><joint joint1="j" active="false"/></equality>'), ("equality 0",)),
-    ("tendon", _xml(rest=TENDON), ("tendon 't'",)),
+    ("tendon-limit", _xml(rest=TENDON.format('range="0 1"')), ("tendon 't'",)),
+    ("tendon-frictionloss", _xml(rest=TENDON.format('frictionloss="1"')), ("tendon 't'",)),
+    ("tendon-plastic-spring", _xml(rest=TENDON.format('stiffness="1" springyield="5"')), ("tendon 't'",)),
+    ("tendon-force-range", _xml(rest=TENDON.format('actuatorfrcrange="-1 1"')), ("tendon 't'",)),
     ("flex", _xml(TWO_BODIES, f"<deformable>{ROPE}</deformable>"), ("flex 'rope'",)),
     ("sensor", _xml(rest=SENSORS), ("sensor 'q'", "sensor 1")),
     ("actuator-dynamics", _actuator('<general joint="j" dyntype="integrator"/>'), ("actuator 0",)),
@@ -168,6 +171,7 @@ ALLOWED = {
         f'<motor site="s"/><position site="s" refsite="s"/>{CRANK}<adhesion body="b" ctrlrange="0 1"/>'
     ),
     "motors on a free joint": _actuator('<motor joint="j"/><position jointinparent="j"/>', 'type="free"'),
+    "tendons": _xml(rest=TENDON.format('armature="1" stiffness="1 2 3" springlength="0 1" damping="1 2 3"')),
     "no physics": _xml(
         LIMITED + '<camera mode="targetbody" target="world"/><light mode="trackcom"/><site name="s"/>',
         '<size nuserdata="3"/><custom><numeric name="n" data="1"/></custom>'
@@ -287,6 +291,10 @@ EDITED = {
     "opt.solver": "solver",
     "opt.viscosity": "fluid",
     "pair_adhesion": "adhesion",
+    "tendon_actfrclimited": "tendon-force-range",
+    "tendon_frictionloss": "tendon-frictionloss",
+    "tendon_limited": "tendon-limit",
+    "tendon_springyield": "tendon-plastic-spring",
 }
 EDIT_VALUE = {
     "actuator_trntype": 1000,
@@ -302,6 +310,7 @@ EDIT_VALUE = {
 def test_an_edited_field_is_found(field):
     world = f'{FLOOR}{FALLING.format(type="sphere")}<body><joint name="j" range="-1 1"/>{BALL_GEOM}</body>'
     rest = '<actuator><motor joint="j"/></actuator><contact><pair geom1="floor" geom2="foot"/></contact>'
+    rest += TENDON.format("")
     mjm = mujoco.MjModel.from_xml_string(_xml(world, rest))
     assert check(mjm) == ()
     owner, name = (mjm.opt, field[4:]) if field.startswith("opt.") else (mjm, field)
@@ -314,9 +323,7 @@ def test_an_edited_field_is_found(field):
 
 
 # All other fields of MjModel, as patterns: read by the library, or of no effect on what it computes.
-ELEMENTS_REFUSED = (
-    "eq_.*|tendon_.*|ten_J_.*|wrap_.*|sensor_.*|flex.*|efm.*|plugin(_.*)?|(body|geom|actuator)_plugin"
-)
+ELEMENTS_REFUSED = "eq_.*|sensor_.*|flex.*|efm.*|plugin(_.*)?|(body|geom|actuator)_plugin"
 COUNTS_AND_FLAGS = "n[A-Za-z].*|flg_.*|signature"
 SIMULATED = (
     "qpos0|qpos_spring|body_(parentid|rootid|weldid|jnt.*|dof.*|geom.*|pos|quat|ipos|iquat|mass|subtreemass|inertia)"
@@ -328,15 +335,19 @@ SIMULATED = (
     "|site_(bodyid|pos|quat)|(cam|light)_(mode|bodyid|targetbodyid|pos|quat|poscom0|pos0|mat0|dir|dir0)"
     "|actuator_(trnid|gear|gainprm|biasprm|ctrllimited|ctrlrange|forcelimited|forcerange|ctrladr|ctrlnum|outadr)"
     "|actuator_(outnum|group|cranklength)"
+    "|actuator_(outnum|group)|tendon_(type|adr|num|armature|stiffness.*|damping.*|lengthspring)|wrap_(type|objid|prm)"
+    "|ten_J_.*"
 )
 WITHOUT_EFFECT = {
-    "drawn only": ".*_(rgba|matid)|(mesh|skin|tex|mat|hfield)_.*|vis|stat|cam_.*|light_.*|site_.*"
+    "drawn only": ".*_(rgba|matid)|tendon_(group|width)|(mesh|skin|tex|mat|hfield)_.*|vis|stat|cam_.*|light_.*|site_.*"
     "|geom_castshadow|(geom|jnt)_group",
     "for the user": ".*_user|numeric_.*|text_.*|tuple_.*|key_.*|name_.*|names|names_map|paths",
     "shortcuts of C": "[BDM]_.*|map.*|.*_bvh.*|bvh_.*|oct_.*|body_(simple|sameframe)"
     "|geom_(sameframe|aabb|rbound)|dof_(Madr|simplenum|length)|tree_(body|dof).*",
     "only of a feature that is refused": "jnt_(actgravcomp|plasticadr)|dof_(solref|solimp)"
     "|geom_(fluid|dataid)|tree_sleep_policy|actuator_(act.*|dynprm|historyadr|lengthrange|acc0|length0|ctrlspec)",
+    "|tendon_(actuatorid|plasticadr|tree.*|solref.*|solimp.*|range|actfrcrange|margin|length0|invweight0)"
+    "|geom_(fluid|dataid)|tree_sleep_policy|actuator_(act.*|dynprm|cranklength|historyadr|lengthrange|acc0|length0|ctrlspec)",
 }
 
 
@@ -377,9 +388,9 @@ def test_every_option_has_been_thought_of():
 
 def test_a_finding_reads_as_one_line():
     elements = tuple(f"tendon {i}" for i in range(6))
-    finding = Finding("tendon", "tendons are not simulated", elements, "remove them")
+    finding = Finding("tendon", "these are not simulated", elements, "remove them")
     assert str(finding) == (
-        "tendon: tendons are not simulated (tendon 0, tendon 1, tendon 2, tendon 3 and 2 more); remove them"
+        "tendon: these are not simulated (tendon 0, tendon 1, tendon 2, tendon 3 and 2 more); remove them"
     )
     assert str(Finding("cone", "no")) == "cone: no"
 
@@ -401,6 +412,7 @@ def test_feature_ids_are_unique_kebab_case_and_all_tested():
     assert len(set(features)) == len(features)
     assert all(re.fullmatch("[a-z]+(-[a-z]+)*", feature) for feature in features)
     assert set(features) == {case[0] for case in REFUSED} | {"callback", "disable-flag", "actuator-transmission"}
+    assert set(features) == {case[0] for case in REFUSED} | {"callback", "disable-flag", "tendon-armature"}
 
 
 def test_the_table_lists_every_rule():

@@ -26,7 +26,10 @@ class _Segments(NamedTuple):
     arc: Tensor | None  # [nwrap, B]; None: there are no obstacles
 
 
-@public(reads=("qpos", "site_xpos", "geom_xpos", "geom_xmat", "subtree_com", "cdof"), writes=("ten_J", "ten_length"))
+@public(
+    reads=("qpos", "site_xpos", "geom_xpos", "geom_xmat", "subtree_com", "cdof"),
+    writes=("ten_J", "ten_length"),
+)
 def tendon(m: InsideModel, d: InsideData) -> InsideData:
     """Length and Jacobian of every tendon, fixed and spatial (``mj_tendon``).
 
@@ -41,9 +44,7 @@ def tendon(m: InsideModel, d: InsideData) -> InsideData:
     """
     worlds = d.qpos.shape[-1]
     if not m.ntendon:
-        return d.replace(
-            ten_J=d.qpos.new_zeros((0, m.nv, worlds)), ten_length=d.qpos.new_zeros((0, worlds))
-        )
+        return d.replace(ten_J=d.qpos.new_zeros((0, m.nv, worlds)), ten_length=d.qpos.new_zeros((0, worlds)))
     if not m.straight_piece + m.wrap_piece:
         return d.replace(ten_J=m.tendon_J0.expand(-1, -1, worlds).clone(), ten_length=m.tendon_qpos @ d.qpos)
     length, jacobian = _spatial(m, d)
@@ -131,7 +132,9 @@ def tendon_bias(m: InsideModel, d: InsideData) -> Tensor:
     along, size = normalize(stop - start)
     rate = dot(along, velocity)
     proper = size > MINVAL
-    across = torch.where(proper, (dot(velocity, velocity) - rate * rate) / torch.where(proper, size, 1.0), 0.0)
+    across = torch.where(
+        proper, (dot(velocity, velocity) - rate * rate) / torch.where(proper, size, 1.0), 0.0
+    )
     return _joint_forces(d, m.tendon_armature * (m.bias_tendon @ (dot(along, acceleration) + across)))
 
 
