@@ -35,20 +35,21 @@ from mujoco_torch._src.enums import (
     GainType,
     GeomType,
     IntegratorType,
-    JointType,
     ObjType,
     SensorType,
     SolverType,
     TrnType,
+    WrapType,
 )
 
 # A name in a message is enough to find the element; a list of thousands is not read.
 _SHOWN_ELEMENTS = 4
 
 _INTEGRATORS = (IntegratorType.EULER, IntegratorType.RK4)
-_TRANSMISSIONS = (TrnType.JOINT, TrnType.JOINTINPARENT)
-_GAINS = (GainType.FIXED, GainType.AFFINE)
-_BIASES = (BiasType.NONE, BiasType.AFFINE)
+_TRANSMISSIONS = tuple(kind for kind in TrnType if kind != TrnType.UNDEFINED)
+_DYNAMICS = tuple(kind for kind in DynType if kind != DynType.USER)
+_GAINS = tuple(kind for kind in GainType if kind != GainType.USER)
+_BIASES = tuple(kind for kind in BiasType if kind != BiasType.USER)
 
 # Inverse dynamics alone reads INVDISCRETE, and is not part of this release.
 _ENABLE_FLAGS = EnableBit.INVDISCRETE
@@ -56,8 +57,6 @@ _DISABLE_FLAGS = functools.reduce(lambda a, b: a | b, DisableBit)
 
 # `time` is left out: it feeds C's own timers only.
 _CALLBACKS = ("control", "passive", "contactfilter", "sensor", "act_dyn", "act_gain", "act_bias")
-
-_MAX_DISABLEABLE_GROUP = 30
 
 # Newton's method takes 1 to 8 iterations on the packaged models, from any start; fewer may stop it half-way.
 _ENOUGH_ITERATIONS = 10
@@ -267,13 +266,6 @@ def _plugin(s: _Subject) -> _Found:
 # Bodies and joints.
 
 
-def _actuator_gravcomp(s: _Subject) -> _Found:
-    """Without compensation of any body, the flag of a joint has no effect."""
-    if s.mjm.body_gravcomp.any():
-        joints = _where(s.mjm, ObjType.JOINT, s.mjm.jnt_actgravcomp)
-        yield from _report("gravity compensation does not go through actuators", joints)
-
-
 def _frictionloss(s: _Subject) -> _Found:
     joints = _names(s.mjm, ObjType.JOINT, np.unique(s.mjm.dof_jntid[s.mjm.dof_frictionloss != 0]))
     yield from _report("dry friction of joints is not simulated", joints)
@@ -288,8 +280,30 @@ def _equality(s: _Subject) -> _Found:
     yield from _report(f"equality constraints are not simulated, kinds {kinds}", elements)
 
 
-def _tendon(s: _Subject) -> _Found:
-    yield from _report("tendons are not simulated", _names(s.mjm, ObjType.TENDON, range(s.mjm.ntendon)))
+def _tendon_limit(s: _Subject) -> _Found:
+    yield from _report(
+        "limits of tendons are not simulated", _where(s.mjm, ObjType.TENDON, s.mjm.tendon_limited)
+    )
+
+
+def _tendon_frictionloss(s: _Subject) -> _Found:
+    tendons = _where(s.mjm, ObjType.TENDON, s.mjm.tendon_frictionloss)
+    yield from _report("dry friction of tendons is not simulated", tendons)
+
+
+def _tendon_plastic_spring(s: _Subject) -> _Found:
+    tendons = _where(s.mjm, ObjType.TENDON, s.mjm.tendon_springyield, s.mjm.tendon_plasticadr >= 0)
+    yield from _report("tendon springs do not yield", tendons)
+
+
+def _tendon_armature(s: _Subject) -> _Found:
+    """Only a model edited after compilation can have it: the compiler refuses it, and C stops at it."""
+    m = s.mjm
+    wrapping = np.isin(m.wrap_type, (WrapType.SPHERE, WrapType.CYLINDER))
+    paths = zip(m.tendon_adr, m.tendon_num, strict=True)
+    wrapped = np.array([wrapping[start : start + count].any() for start, count in paths], bool)
+    tendons = _where(m, ObjType.TENDON, wrapped & (m.tendon_armature != 0))
+    yield from _report("armature of tendons that wrap geoms is not simulated, nor in MuJoCo", tendons)
 
 
 def _flex(s: _Subject) -> _Found:
@@ -319,7 +333,7 @@ def _actuator_transmission(s: _Subject) -> _Found:
 
 
 def _actuator_dynamics(s: _Subject) -> _Found:
-    yield from _actuators_outside(s, s.mjm.actuator_dyntype, DynType, (DynType.NONE,), "dynamics")
+    yield from _actuators_outside(s, s.mjm.actuator_dyntype, DynType, _DYNAMICS, "dynamics")
 
 
 def _actuator_gain(s: _Subject) -> _Found:
@@ -330,45 +344,17 @@ def _actuator_bias(s: _Subject) -> _Found:
     yield from _actuators_outside(s, s.mjm.actuator_biastype, BiasType, _BIASES, "bias")
 
 
-def _actuator_damping(s: _Subject) -> _Found:
-    actuators = _where(s.mjm, ObjType.ACTUATOR, s.mjm.actuator_damping, s.mjm.actuator_dampingpoly)
-    yield from _report("damping of an actuator is not simulated", actuators)
-
-
-def _actuator_armature(s: _Subject) -> _Found:
-    actuators = _where(s.mjm, ObjType.ACTUATOR, s.mjm.actuator_armature)
-    yield from _report("armature of an actuator is not simulated", actuators)
-
-
-def _actuator_delay(s: _Subject) -> _Found:
-    actuators = _where(s.mjm, ObjType.ACTUATOR, s.mjm.actuator_delay, s.mjm.actuator_history[:, 0])
-    yield from _report("delays and histories of controls are not simulated", actuators)
-
-
-def _actuator_group(s: _Subject) -> _Found:
-    """As in C, only groups 0 to 30 can be disabled."""
-    groups = s.mjm.actuator_group
-    can = (groups >= 0) & (groups <= _MAX_DISABLEABLE_GROUP)
-    off = can & (s.mjm.opt.disableactuator >> np.where(can, groups, 0) & 1 != 0)
-    yield from _report("disabled actuator groups are not honoured", _where(s.mjm, ObjType.ACTUATOR, off))
-
-
-def _actuator_setpoint_wrap(s: _Subject) -> _Found:
-    """C takes the setpoint of a position servo on a ball joint on the circle: the turn nearest to the length.
-
-    A servo is recognised as C does: fixed gain, affine bias, and a gain that cancels the bias on the length.
-    """
+def _actuator_combination(s: _Subject) -> _Found:
+    """The compiler of MuJoCo leaves others than these only to models written with element general, or edited."""
     m = s.mjm
-    on_joint = np.isin(m.actuator_trntype, _TRANSMISSIONS)
-    joints = np.where(on_joint, m.actuator_trnid[:, 0], 0)
-    on_ball = np.zeros(m.nactuator, bool)
-    if m.njnt:
-        on_ball = on_joint & (m.jnt_type[joints] == JointType.BALL)
-    affine = (m.actuator_gaintype == GainType.FIXED) & (m.actuator_biastype == BiasType.AFFINE)
-    gain = m.actuator_gainprm[:, 0]
-    servo = affine & (gain != 0) & (gain == -m.actuator_biasprm[:, 1])
-    actuators = _where(m, ObjType.ACTUATOR, on_ball & servo)
-    yield from _report("setpoints of position servos on ball joints are not wrapped", actuators)
+    gain, bias, dyn = m.actuator_gaintype, m.actuator_biastype, m.actuator_dyntype
+    motor = [gain == GainType.DCMOTOR, bias == BiasType.DCMOTOR, dyn == DynType.DCMOTOR]
+    mixed = np.any(motor, 0) & ~np.all(motor, 0)
+    mixed |= (gain == GainType.SO3) != (bias == BiasType.SO3)
+    mixed |= (gain == GainType.SO3) & ~np.isin(dyn, (DynType.NONE, DynType.INTEGRATOR))
+    mixed |= (gain == GainType.PID) & ((bias != BiasType.AFFINE) | ~np.isin(dyn, (DynType.NONE, DynType.PID)))
+    mixed |= (dyn == DynType.PID) & (gain != GainType.PID)
+    yield from _report("gain, bias and dynamics do not belong together", _where(m, ObjType.ACTUATOR, mixed))
 
 
 # Contacts.
@@ -448,12 +434,6 @@ RULES = (
     ),
     Rule("plugin", "plugins of every kind", "remove the plugin instances", _plugin),
     Rule(
-        "actuator-gravcomp",
-        "gravity compensation that joints take from actuators",
-        "set actuatorgravcomp of the joints to false",
-        _actuator_gravcomp,
-    ),
-    Rule(
         "frictionloss",
         "dry friction of joints",
         "set frictionloss of the joints to 0, or use damping",
@@ -465,49 +445,46 @@ RULES = (
         "remove them from the model",
         _equality,
     ),
-    Rule("tendon", "tendons, fixed and spatial", "remove them and what refers to them", _tendon),
+    Rule("tendon-limit", "limits of tendons", "set limited of the tendons to false", _tendon_limit),
+    Rule(
+        "tendon-frictionloss",
+        "dry friction of tendons",
+        "set frictionloss of the tendons to 0, or use damping",
+        _tendon_frictionloss,
+    ),
+    Rule(
+        "tendon-plastic-spring",
+        "tendon springs that yield",
+        "set springyield of the tendons to 0",
+        _tendon_plastic_spring,
+    ),
+    Rule(
+        "tendon-armature",
+        "armature of tendons that wrap geoms",
+        "set armature of the tendons to 0",
+        _tendon_armature,
+    ),
     Rule("flex", "deformable bodies (flex)", "remove them, or use rigid bodies", _flex),
     Rule("sensor", "sensors of every kind", "remove them and compute the quantity from Data", _sensor),
     Rule(
         "actuator-transmission",
-        "actuators on anything but a joint",
-        "use the transmission joint or jointinparent",
+        "transmissions that MuJoCo 4.0 does not have",
+        "use one of joint, jointinparent, tendon, site, slider-crank, body and orientation",
         _actuator_transmission,
     ),
     Rule(
         "actuator-dynamics",
-        "actuators with activation states",
-        "use dyntype none",
+        "actuators with user dynamics",
+        "use another dyntype",
         _actuator_dynamics,
     ),
+    Rule("actuator-gain", "actuators with a user gain", "use another gaintype", _actuator_gain),
+    Rule("actuator-bias", "actuators with a user bias", "use another biastype", _actuator_bias),
     Rule(
-        "actuator-gain", "gains other than fixed and affine", "use gaintype fixed or affine", _actuator_gain
-    ),
-    Rule("actuator-bias", "biases other than none and affine", "use biastype none or affine", _actuator_bias),
-    Rule(
-        "actuator-damping",
-        "damping of actuators",
-        "move the damping to the joint, times gear squared",
-        _actuator_damping,
-    ),
-    Rule(
-        "actuator-armature",
-        "armature of actuators",
-        "move the armature to the joint, times gear squared",
-        _actuator_armature,
-    ),
-    Rule("actuator-delay", "delays and histories of controls", "set delay and nsample to 0", _actuator_delay),
-    Rule(
-        "actuator-group",
-        "actuators in a group that actuatorgroupdisable lists",
-        "remove these actuators, or enable their group",
-        _actuator_group,
-    ),
-    Rule(
-        "actuator-setpoint-wrap",
-        "position servos on ball joints",
-        "use a motor and close the loop outside the model",
-        _actuator_setpoint_wrap,
+        "actuator-combination",
+        "gains, biases and dynamics of DC motors, PID controllers and orientation servos with those of others",
+        "use the elements dcmotor, pid and orientation",
+        _actuator_combination,
     ),
     Rule(
         "geom-pair",
@@ -533,8 +510,18 @@ SUPPORTED = (
         "wind, as inertia boxes and ellipsoids",
     ),
     (
+        "tendons",
+        "fixed and spatial: sites, pulleys, spheres and cylinders wrapped around or passed through, side sites; "
+        "armature; springs with two rest lengths and dampers, linear and polynomial",
+    ),
+    (
         "actuators",
-        "on joints, stateless; gain fixed or affine, bias none or affine; clamps of control and force",
+        "every type but user: activations, muscles, DC motors, PID controllers, orientation servos; clamps of control, "
+        "activation and force, on joints and tendons; disabled groups; delays; damping, armature; gravity compensation",
+    ),
+    (
+        "transmissions",
+        "joint, joint in parent, tendon, site with and without reference, slider-crank, body (adhesion), orientation",
     ),
     ("contacts", "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; pyramidal cone"),
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),

@@ -25,8 +25,10 @@ from mujoco_torch._src.enums import IntegratorType
 from mujoco_torch._src.errors import ArgumentError
 from mujoco_torch._src.forward import forward
 from mujoco_torch._src.integrate import (
+    ACTUATION,
     ADVANCED,
     RK4_CARRIED,
+    RK4_CARRIED_ACT,
     RK4_FRACTIONS,
     RK4_WEIGHTS,
     check_controls,
@@ -119,15 +121,21 @@ class _Stepper:
         self.ready = False
         make = functools.partial(_Piece, m=m, mode=mode)
         if m.integrator == IntegratorType.RK4:
+            self._model = InsideModel(m.topology, m.params)
             self.advance = self._runge_kutta
             carried = ("time", "qpos", "qvel", "qacc", *RK4_CARRIED)
             moved = ("time", "qpos", "qvel", *RK4_CARRIED[3:])
-            self._forward = make(forward.inside, inputs=self.state, outputs=("qacc",))
-            after = [name for name in self.kept if name != "qacc"]
-            outputs = ("qacc", *after)
+            slopes = ("qacc",)
+            if m.na:
+                carried, slopes = (*carried, "act", *ACTUATION, *RK4_CARRIED_ACT), (*slopes, *ACTUATION)
+                moved = (*moved, "act", RK4_CARRIED_ACT[-1])
+            buffers = ("ctrl", "history") if m.nhistory else ()
+            self._forward = make(forward.inside, inputs=self.state, outputs=slopes)
+            after = [name for name in self.kept if name not in slopes]
+            outputs = (*slopes, *after)
             self._last = make(forward.inside, inputs=self.state, outputs=outputs) if after else self._forward
             self._stage = make(rk4_stage, inputs=(*carried, "rk_weight", "rk_fraction"), outputs=moved)
-            self._end = make(rk4_end, inputs=carried, outputs=(*ADVANCED, "qacc"))
+            self._end = make(rk4_end, inputs=(*carried, *buffers), outputs=(*ADVANCED, "qacc"))
             self._numbers = {x: torch.tensor(x, dtype=m.dtype) for x in {*RK4_WEIGHTS, *RK4_FRACTIONS}}
         else:
             self.advance = self._euler
@@ -143,7 +151,7 @@ class _Stepper:
 
     def _runge_kutta(self, params: Tensor, values: Values) -> Values:
         values = values | self._forward(params, values)
-        values = rk4_begin(InsideData(values)).fields
+        values = rk4_begin(self._model, InsideData(values)).fields
         *early, last = zip(RK4_WEIGHTS, RK4_FRACTIONS, strict=True)
         for weight, fraction in early:
             values = self._move(params, values, weight, fraction)

@@ -147,6 +147,24 @@ class TrnType(enum.IntEnum):
     UNDEFINED = 1000
 
 
+class TendonType(enum.IntEnum):
+    """How the length of a tendon is defined, `tendon_type`."""
+
+    FIXED = 0
+    SPATIAL = 1
+
+
+class WrapType(enum.IntEnum):
+    """Objects along a tendon, `wrap_type`."""
+
+    NONE = 0
+    JOINT = 1
+    PULLEY = 2
+    SITE = 3
+    SPHERE = 4
+    CYLINDER = 5
+
+
 class DynType(enum.IntEnum):
     """Activation dynamics of an actuator, `actuator_dyntype`."""
 
@@ -170,6 +188,23 @@ class GainType(enum.IntEnum):
     SO3 = 4
     PID = 5
     USER = 6
+
+
+class CtrlInput(enum.IntFlag):
+    """Inputs of PID controllers and DC motors, in the order of their controls (``mjtCtrlInput``)."""
+
+    POS = 1
+    VEL = 2
+    FF = 4
+    VOLTAGE = 8
+    NONE = 16
+
+
+class CtrlChart(enum.IntEnum):
+    """How the target of an orientation servo is told (``mjtCtrlChart``)."""
+
+    EXPMAP = 1
+    QUAT = 2
 
 
 class BiasType(enum.IntEnum):

@@ -8,6 +8,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from mujoco_torch._src import spatial
+from mujoco_torch._src.actuation import advance_actuation
 from mujoco_torch._src.enums import IntegratorType
 from mujoco_torch._src.errors import ArgumentError, StateError
 from mujoco_torch._src.forward import INPUTS, forward
@@ -19,7 +20,9 @@ from mujoco_torch._src.stage import ALL, public
 from mujoco_torch._src.topology import Topology
 from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, read_field, replace_fields, shape_of
 
-ADVANCED = ("time", "qpos", "qvel", "act", "plastic", "qacc_warmstart")
+ADVANCED = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart")
+# What the advance of activations and of buffers of controls reads beside the state.
+ACTUATION = ("act_dot", "actuator_length", "actuator_velocity")
 
 
 def integrate_pos(m: InsideModel, qpos: Tensor, qvel: Tensor, dt: Tensor) -> Tensor:
@@ -37,6 +40,7 @@ def _advance(m: InsideModel, d: InsideData, qacc: Tensor, qvel: Tensor | None = 
 
     Springs yield to the new position. The acceleration of the last solve becomes the start of the next.
     """
+    d = advance_actuation(m, d)
     new_qvel = d.qvel + m.timestep * qacc
     new_qpos = integrate_pos(m, d.qpos, new_qvel if qvel is None else qvel, m.timestep)
     if m.yields:
@@ -45,9 +49,12 @@ def _advance(m: InsideModel, d: InsideData, qacc: Tensor, qvel: Tensor | None = 
 
 
 @public(
-    reads=("time", "qpos", "qvel", "act", "plastic", "qacc", "M", "qfrc_smooth", "qfrc_constraint"),
+    reads=(
+        "time", "qpos", "qvel", "act", "history", "plastic", "ctrl", "qacc", "M", "qfrc_smooth", "qfrc_constraint",
+        *ACTUATION,
+    ),
     writes=ADVANCED,
-)
+)  # fmt: skip
 def euler(m: InsideModel, d: InsideData) -> InsideData:
     """Semi-implicit Euler step; joint damping is implicit unless ``eulerdamp`` is disabled (``mj_Euler``).
 
@@ -69,7 +76,7 @@ RK4_FRACTIONS = (0.5, 0.5, 1.0)
 RK4_WEIGHTS = (1.0, 2.0, 2.0)
 
 
-@public(reads=(*INPUTS, "qacc"), writes=ALL)
+@public(reads=(*INPUTS, "qacc", *ACTUATION), writes=ALL)
 def rungekutta4(m: InsideModel, d: InsideData) -> InsideData:
     """Fourth-order Runge-Kutta step after ``forward`` (``mj_RungeKutta``).
 
@@ -79,7 +86,7 @@ def rungekutta4(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: the dynamics of ``d`` do not fit the model.
     """
-    d = rk4_begin(d)
+    d = rk4_begin(m, d)
     for weight, fraction in zip(RK4_WEIGHTS, RK4_FRACTIONS, strict=True):
         d = rk4_stage(m, d.replace(rk_weight=weight, rk_fraction=fraction))
         d = forward.inside(m, d)
@@ -89,11 +96,14 @@ def rungekutta4(m: InsideModel, d: InsideData) -> InsideData:
 # What a step carries from stage to stage beside the fields of Data: the state it started from, the displacement from
 # there to the present stage, and the slopes so far.
 RK4_CARRIED = ("rk_time", "rk_qpos", "rk_qvel", "rk_moved", "rk_qvel_sum", "rk_qacc_sum")
+RK4_CARRIED_ACT = ("rk_act", "rk_act_sum")  # of a model with activations
 
 
-def rk4_begin(d: InsideData) -> InsideData:
+def rk4_begin(m: InsideModel, d: InsideData) -> InsideData:
     """Start of a step: nothing moved, no slopes."""
     none = torch.zeros_like(d.qvel)
+    if m.na:
+        d = d.replace(rk_act=d.act, rk_act_sum=torch.zeros_like(d.act))
     return d.replace(
         rk_time=d.time, rk_qpos=d.qpos, rk_qvel=d.qvel, rk_moved=none, rk_qvel_sum=none, rk_qacc_sum=none
     )
@@ -103,6 +113,8 @@ def rk4_stage(m: InsideModel, d: InsideData) -> InsideData:
     """Count the slopes of the present stage with ``rk_weight``, and move along them by ``rk_fraction`` of the step."""
     d, velocity = _count_slopes(m, d, d.rk_weight)
     step = d.rk_fraction * m.timestep
+    if m.na:  # neither ranges nor exact integrals in between, as in C
+        d = d.replace(act=d.rk_act + step * d.act_dot)
     return d.replace(
         time=d.rk_time + step,
         qpos=integrate_pos(m, d.rk_qpos, velocity, step),
@@ -119,11 +131,17 @@ def rk4_end(m: InsideModel, d: InsideData) -> InsideData:
     d, _ = _count_slopes(m, d, 1.0)
     qacc = d.rk_qacc_sum / 6.0
     d = d.replace(time=d.rk_time, qpos=d.rk_qpos, qvel=d.rk_qvel)
-    return _advance(m, d, qacc, d.rk_qvel_sum / 6.0).replace(qacc=qacc)
+    if not m.na:
+        return _advance(m, d, qacc, d.rk_qvel_sum / 6.0).replace(qacc=qacc)
+    act_dot = d.act_dot
+    d = d.replace(act=d.rk_act, act_dot=d.rk_act_sum / 6.0)
+    return _advance(m, d, qacc, d.rk_qvel_sum / 6.0).replace(qacc=qacc, act_dot=act_dot)
 
 
 def _count_slopes(m: InsideModel, d: InsideData, weight) -> tuple[InsideData, Tensor]:
     velocity = _pull_back(m, d.rk_moved, d.qvel)
+    if m.na:
+        d = d.replace(rk_act_sum=d.rk_act_sum + weight * d.act_dot)
     d = d.replace(rk_qvel_sum=d.rk_qvel_sum + weight * velocity, rk_qacc_sum=d.rk_qacc_sum + weight * d.qacc)
     return d, velocity
 

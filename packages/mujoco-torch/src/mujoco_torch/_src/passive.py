@@ -16,11 +16,14 @@ from mujoco_torch._src.spatial import (
     safe_norm,
 )
 from mujoco_torch._src.stage import public
+from mujoco_torch._src.tendon import tendon_damper, tendon_spring
 from mujoco_torch._src.types import InsideData, InsideModel
 
 
 @public(
-    reads=names("qpos qvel plastic xipos ximat geom_xpos geom_xmat subtree_com cdof cvel"),
+    reads=names(
+        "qpos qvel plastic xipos ximat geom_xpos geom_xmat subtree_com cdof cvel ten_J ten_length ten_velocity"
+    ),
     writes=names("qfrc_spring qfrc_damper qfrc_gravcomp qfrc_fluid qfrc_adhesion qfrc_passive"),
 )
 def passive(m: InsideModel, d: InsideData) -> InsideData:
@@ -34,6 +37,10 @@ def passive(m: InsideModel, d: InsideData) -> InsideData:
     """
     qfrc_damper = -_damper_coefficient(m, d.qvel) * d.qvel
     qfrc_spring = _spring(m, d) if m.has_spring else torch.zeros_like(d.qvel)
+    if m.tendon_springs:
+        qfrc_spring = qfrc_spring + tendon_spring(m, d)
+    if m.tendon_dampers:
+        qfrc_damper = qfrc_damper + tendon_damper(m, d)
     qfrc_gravcomp = _gravcomp(m, d) if m.has_gravcomp else torch.zeros_like(d.qvel)
     in_medium = m.fluid_boxes or m.fluid_ellipsoids
     qfrc_fluid = fluid(m, d) if in_medium else torch.zeros_like(d.qvel)

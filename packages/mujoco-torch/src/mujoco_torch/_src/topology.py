@@ -20,9 +20,22 @@ from mujoco_torch._src.structure.actuation import actuators
 from mujoco_torch._src.structure.bodies import attached, bodies, dofs, joints, options
 from mujoco_torch._src.structure.passive import passive_forces
 from mujoco_torch._src.structure.rows import contacts, limits
+from mujoco_torch._src.structure.tendons import tendons
 from mujoco_torch._src.structure.transmission import transmissions
 
-PARTS = (options, bodies, joints, dofs, passive_forces, attached, transmissions, actuators, limits, contacts)
+PARTS = (
+    options,
+    bodies,
+    joints,
+    dofs,
+    passive_forces,
+    attached,
+    tendons,
+    transmissions,
+    actuators,
+    limits,
+    contacts,
+)
 
 
 class Topology:

@@ -66,6 +66,7 @@ def _rungekutta4(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> None:
 
 _BODIES = (mujoco.mj_kinematics, mujoco.mj_comPos)
 _COM = (*_BODIES, mujoco.mj_tendon)
+_ROWS = (*_COM, mujoco.mj_collision, mujoco.mj_makeConstraint)
 _POSITION = (mujoco.mj_fwdPosition,)
 _COM_VELOCITY = (*_POSITION, mujoco.mj_comVel)
 _VELOCITY = (*_POSITION, mujoco.mj_fwdVelocity)
@@ -84,7 +85,7 @@ STAGES: dict[str, Stage] = {
         Stage("crb", _COM, (mujoco.mj_makeM,), INERTIA_FIELDS),
         Stage("factor_m", (*_COM, mujoco.mj_makeM), (mujoco.mj_factorM,), ("qLD", "qLDiagInv")),
         Stage("collision", _COM, (mujoco.mj_collision,), CONTACT_FIELDS, GEOMETRY),
-        Stage("transmission", _COM, (mujoco.mj_transmission,), TRANSMISSION_FIELDS),
+        Stage("transmission", _ROWS, (mujoco.mj_transmission,), TRANSMISSION_FIELDS),
         Stage("fwd_position", (), _POSITION, POSITION_FIELDS, None),
         Stage("com_vel", _POSITION, (mujoco.mj_comVel,), COM_VELOCITY_FIELDS),
         Stage("passive", _COM_VELOCITY, (mujoco.mj_passive,), PASSIVE_FIELDS),

@@ -20,6 +20,7 @@ from mujoco_torch._src.structure.arrays import (
     moved_by,
     select,
 )
+from mujoco_torch._src.structure.reflected import reflected
 
 
 def options(mjm: mujoco.MjModel) -> Part:
@@ -219,7 +220,7 @@ def dofs(mjm: mujoco.MjModel) -> Part:
         dof_linear=items(linear),
         dof_jnt=select(jnt, njnt),
         dof_root=select(mjm.body_rootid[body], n),
-        dof_armature=items(mjm.dof_armature),
+        dof_armature=items(reflected(mjm).dof_armature),
         dof_actfrcmin=items(np.where(limited, frcrange[:, 0], -np.inf)),
         dof_actfrcmax=items(np.where(limited, frcrange[:, 1], np.inf)),
     )

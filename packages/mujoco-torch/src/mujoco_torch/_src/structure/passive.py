@@ -15,6 +15,7 @@ from mujoco_torch._src.structure.arrays import (
     moved_by,
     select,
 )
+from mujoco_torch._src.structure.reflected import reflected
 
 
 def passive_forces(mjm: mujoco.MjModel) -> Part:
@@ -115,12 +116,14 @@ def _plastic(mjm: mujoco.MjModel) -> Part:
 
 
 def _dampers(mjm: mujoco.MjModel) -> Part:
-    """Damping of the dofs, and whether Euler's method treats it implicitly."""
+    """Damping of the dofs, with that of their actuators, and whether Euler's method treats it implicitly."""
     off = disabled(mjm, DisableBit.DAMPER)
-    damping, poly = mjm.dof_damping * (not off), mjm.dof_dampingpoly * (not off)
+    total = reflected(mjm)
+    damping, poly = total.dof_damping * (not off), total.dof_dampingpoly * (not off)
+    implicit = (mjm.dof_damping > 0).any() or mjm.dof_dampingpoly.any() or (mjm.jnt_actuatorid != -1).any()
     static = dict(
         has_dampingpoly=bool(poly.any()),
-        eulerdamp=not disabled(mjm, DisableBit.EULERDAMP) and bool((damping > 0).any() or poly.any()),
+        eulerdamp=not off and not disabled(mjm, DisableBit.EULERDAMP) and bool(implicit),
     )
     return static, dict(dof_damping=items(damping), dof_dampingpoly=items(poly))
 

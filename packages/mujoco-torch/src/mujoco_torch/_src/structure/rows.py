@@ -62,7 +62,7 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     pairs = geom_pairs(mjm)
     capacity = [p.maxcon or 0 for p in pairs]  # a pair without a collider has been refused
     kinds = sorted({(p.type1, p.type2) for p in pairs})
-    groups, runs, arrays = [], [], {}
+    groups, arrays = [], {}
     start_of: dict[int, int] = {}  # first slot of a pair in group order
     nconmax = 0
     for kind in kinds:
@@ -73,12 +73,7 @@ def contacts(mjm: mujoco.MjModel) -> Part:
         name = f"pair{len(groups)}"
         groups.append((kind[0], kind[1], name, len(members)))
         arrays |= _pair_group(mjm, name, [pairs[i] for i in members])
-    for i, count in enumerate(capacity):  # C's order as runs of slots in group order
-        lo, hi = start_of[i], start_of[i] + count
-        if runs and runs[-1][1] == lo:
-            runs[-1] = (runs[-1][0], hi)
-        else:
-            runs.append((lo, hi))
+    order = [start_of[i] + k for i, count in enumerate(capacity) for k in range(count)]
 
     slots = [p for p, count in zip(pairs, capacity, strict=True) for _ in range(count)]
     dims = [p.condim for p in slots]
@@ -98,7 +93,6 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     static = dict(
         nconmax=nconmax,
         pair_groups=tuple(groups),
-        slot_runs=tuple(runs),
         contact_sides=_contact_sides(mjm, body1, body2),
         contact_geom=tuple((p.geom1, p.geom2) for p in slots),
         contact_dim=tuple(dims),
@@ -107,6 +101,7 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     )
     arrays |= dict(
         contact_row=select(owner, len(slots)),
+        slot_order=select(order, nconmax),
         contact_body1=select(body1, mjm.nbody),
         contact_body2=select(body2, mjm.nbody),
         contact_root1=select(mjm.body_rootid[body1], mjm.nbody),
