@@ -65,14 +65,7 @@ REFUSED = [
     ("noslip", _option('noslip_iterations="2"'), ()),
     ("islands", _option('iterations="9"', LIMITED + FLOOR + FALLING.format(type="sphere")), ()),
     ("enable-flag", _flag("sleep"), ("flag 'sleep'",)),
-    ("fluid", _option('density="1.2"'), ()),
-    ("fluid", _option('viscosity=".01"'), ()),
     ("plugin", _xml(rest=f"{EXTENSION}<actuator>{PID}</actuator>"), ("plugin 0",)),
-    ("mocap", _xml(LIMITED + '<body name="hand" mocap="true"/>'), ("body 'hand'",)),
-    ("gravcomp", _xml(f'<body gravcomp=".5"><joint/>{BALL_GEOM}</body>'), ("body 1",)),
-    ("polynomial-spring", _joint('stiffness="1 0 2"'), ("joint 'j'",)),
-    ("polynomial-damper", _joint('type="ball" damping="0 1"'), ("joint 'j'",)),
-    ("plastic-spring", _joint('stiffness="1" springyield="5"'), ("joint 'j'",)),
     ("frictionloss", _joint('type="ball" frictionloss="1"'), ("joint 'j'",)),
     ("equality", _xml(rest='<equality><joint joint1="j" active="false"/></equality>'), ("equality 0",)),
     ("tendon-limit", _xml(rest=TENDON.format('range="0 1"')), ("tendon 't'",)),
@@ -152,7 +145,11 @@ ALLOWED = {
     "another solver with nothing to solve": _option('solver="PGS" noslip_iterations="3"', ""),
     "limits disabled": _xml(rest='<option solver="CG"><flag limit="disable"/></option>'),
     "sparse Jacobian": _option('jacobian="sparse"'),
-    "wind without a medium": _option('wind="1 2 3"'),
+    "a medium": _option('density="1.2" viscosity=".01" wind="1 2 3"'),
+    "mocap bodies": _xml(LIMITED + '<body mocap="true"/>'),
+    "gravity compensation": _xml(f'<body gravcomp=".5"><joint/>{BALL_GEOM}</body>'),
+    "polynomial springs and dampers": _joint('type="ball" stiffness="1 0 2" damping="0 1"'),
+    "springs that yield": _joint('stiffness="1" springyield="5"'),
     "inverse dynamics flag": _flag("invdiscrete"),
     "actuators": _actuator(
         '<motor joint="j" ctrlrange="-1 1" forcerange="-2 2" gear="3"/><position joint="j" kp="2" kv="1"/>'
@@ -246,9 +243,11 @@ def test_every_callback_of_mujoco_is_considered():
 
 
 def test_all_findings_are_reported_together_and_in_order():
-    xml = _option('integrator="implicit" density="1"', LIMITED.replace("<body", '<body gravcomp="1"'))
+    xml = _option('integrator="discrete"', LIMITED.replace("<joint", '<joint frictionloss="1"')).replace(
+        "/>", '><flag energy="enable"/></option>', 1
+    )
     findings = check(mujoco.MjModel.from_xml_string(xml))
-    assert [finding.feature for finding in findings] == ["integrator", "fluid", "gravcomp"]
+    assert [finding.feature for finding in findings] == ["integrator", "enable-flag", "frictionloss"]
 
 
 def test_different_pairs_of_types_are_different_findings():
@@ -274,22 +273,16 @@ EDITED = {
     "actuator_dyntype": "actuator-dynamics",
     "actuator_gaintype": "actuator-gain",
     "actuator_trntype": "actuator-transmission",
-    "body_gravcomp": "gravcomp",
-    "dof_dampingpoly": "polynomial-damper",
     "dof_frictionloss": "frictionloss",
     "geom_adhesion": "adhesion",
     "geom_surfacevel": "surface-velocity",
     "geom_type": "geom-pair",
-    "jnt_springyield": "plastic-spring",
-    "jnt_stiffnesspoly": "polynomial-spring",
     "opt.cone": "cone",
-    "opt.density": "fluid",
     "opt.disableactuator": "actuator-group",
     "opt.enableflags": "enable-flag",
     "opt.integrator": "integrator",
     "opt.noslip_iterations": "noslip",
     "opt.solver": "solver",
-    "opt.viscosity": "fluid",
     "pair_adhesion": "adhesion",
     "tendon_actfrclimited": "tendon-force-range",
     "tendon_frictionloss": "tendon-frictionloss",
@@ -327,10 +320,10 @@ ELEMENTS_REFUSED = "eq_.*|sensor_.*|flex.*|efm.*|plugin(_.*)?|(body|geom|actuato
 COUNTS_AND_FLAGS = "n[A-Za-z].*|flg_.*|signature"
 SIMULATED = (
     "qpos0|qpos_spring|body_(parentid|rootid|weldid|jnt.*|dof.*|geom.*|pos|quat|ipos|iquat|mass|subtreemass|inertia)"
-    "|body_(invweight0|mocapid|treeid|contype|conaffinity|margin)|exclude_signature"
+    "|body_(invweight0|mocapid|gravcomp|treeid|contype|conaffinity|margin)|exclude_signature"
     "|jnt_(type|qposadr|dofadr|bodyid|actuatorid|limited|actfrclimited|solref|solimp|pos|axis|stiffness|range)"
-    "|jnt_(actfrcrange|margin)|dof_(bodyid|jntid|parentid|treeid|armature|damping|invweight0|M0)"
-    "|geom_(contype|conaffinity|condim|bodyid|priority|solmix|solref|solimp|size|pos|quat|friction|margin|gap)"
+    "|jnt_(actfrcrange|margin|stiffnesspoly|springyield|plasticadr|actgravcomp)|dof_dampingpoly|dof_(bodyid|jntid|parentid|treeid|armature|damping|invweight0|M0)"
+    "|geom_(contype|conaffinity|condim|bodyid|priority|solmix|solref|solimp|size|pos|quat|friction|margin|gap|fluid)"
     "|pair_(dim|geom.|signature|solref|solreffriction|solimp|margin|gap|friction)"
     "|site_(bodyid|pos|quat)|(cam|light)_(mode|bodyid|targetbodyid|pos|quat|poscom0|pos0|mat0|dir|dir0)"
     "|actuator_(trnid|gear|gainprm|biasprm|ctrllimited|ctrlrange|forcelimited|forcerange|ctrladr|ctrlnum|outadr)"
@@ -348,6 +341,8 @@ WITHOUT_EFFECT = {
     "|geom_(fluid|dataid)|tree_sleep_policy|actuator_(act.*|dynprm|historyadr|lengthrange|acc0|length0|ctrlspec)",
     "|tendon_(actuatorid|plasticadr|tree.*|solref.*|solimp.*|range|actfrcrange|margin|length0|invweight0)"
     "|geom_(fluid|dataid)|tree_sleep_policy|actuator_(act.*|dynprm|cranklength|historyadr|lengthrange|acc0|length0|ctrlspec)",
+    "only of a feature that is refused": "dof_(solref|solimp)"
+    "|geom_dataid|tree_sleep_policy|actuator_(act.*|dynprm|historyadr|lengthrange|acc0|length0|ctrlspec)",
 }
 
 
@@ -371,9 +366,11 @@ def test_every_option_has_been_thought_of():
         "gravity",
         "iterations",
         "ls_iterations",
+        "density",
+        "viscosity",
+        "wind",
     }
     of_refused = {
-        "wind",
         "magnetic",
         "noslip_tolerance",
         "sleep_tolerance",
@@ -396,13 +393,15 @@ def test_a_finding_reads_as_one_line():
 
 
 def test_the_error_lists_every_finding_and_survives_a_process_border():
-    mjm = mujoco.MjModel.from_xml_string(_option('integrator="implicit" density="1.5"'))
+    mjm = mujoco.MjModel.from_xml_string(
+        _option('integrator="implicit"', LIMITED.replace("<joint", '<joint frictionloss="1"'))
+    )
     error = UnsupportedModelError(check(mjm))
     lines = str(error).splitlines()
     assert isinstance(error, MujocoTorchError) and isinstance(error, ValueError)
     assert lines[0] == "this release does not simulate the model exactly, 2 findings:"
     assert lines[1].startswith("  integrator: the integrator implicit") and "Euler or RK4" in lines[1]
-    assert lines[2].startswith("  fluid: ") and "density 1.5" in lines[2] and len(lines) == 3
+    assert lines[2].startswith("  frictionloss: ") and "joint 'j'" in lines[2] and len(lines) == 3
     copy = pickle.loads(pickle.dumps(error))
     assert copy.findings == error.findings and str(copy) == str(error)
 
@@ -413,6 +412,11 @@ def test_feature_ids_are_unique_kebab_case_and_all_tested():
     assert all(re.fullmatch("[a-z]+(-[a-z]+)*", feature) for feature in features)
     assert set(features) == {case[0] for case in REFUSED} | {"callback", "disable-flag", "actuator-transmission"}
     assert set(features) == {case[0] for case in REFUSED} | {"callback", "disable-flag", "tendon-armature"}
+    assert set(features) == {case[0] for case in REFUSED} | {
+        "callback",
+        "disable-flag",
+        "actuator-transmission",
+    }
 
 
 def test_the_table_lists_every_rule():

@@ -189,9 +189,9 @@ def test_device_of_a_model(mjm: mujoco.MjModel, device: object) -> None:
 def test_unsupported_model_lists_all_findings() -> None:
     mjm = mujoco.MjModel.from_xml_string("""
         <mujoco>
-          <option solver="CG" density="1.2"/>
+          <option solver="CG" noslip_iterations="2"/>
           <worldbody>
-            <body gravcomp="1"><joint name="j" frictionloss="0.1" range="0 9"/><geom size="0.1"/></body>
+            <body><joint name="j" frictionloss="0.1" range="0 9"/><geom size="0.1" adhesion="1"/></body>
           </worldbody>
         </mujoco>""")
     findings = mjt.check(mjm)

@@ -252,14 +252,6 @@ def _disable_flag(s: _Subject) -> _Found:
     yield from _report("bits of disableflags are not known", _bit_names(DisableBit, unknown))
 
 
-def _fluid(s: _Subject) -> _Found:
-    """Integrators that are implicit in velocity need the derivatives of these forces."""
-    opt = s.mjm.opt
-    if (opt.density or opt.viscosity) and opt.integrator not in (IntegratorType.EULER, IntegratorType.RK4):
-        medium = f"density {opt.density:g}, viscosity {opt.viscosity:g}"
-        yield f"forces of a medium are not differentiated for an implicit integrator, {medium}", ()
-
-
 def _callback(s: _Subject) -> _Found:
     del s  # Callbacks belong to the process, not to the model.
     names = (f"mjcb_{name}" for name in _CALLBACKS)
@@ -435,12 +427,6 @@ RULES = (
         _disable_flag,
     ),
     Rule(
-        "fluid",
-        "a medium, with integrators other than Euler and RK4",
-        "set the options density and viscosity to 0, or the integrator to Euler or RK4",
-        _fluid,
-    ),
-    Rule(
         "callback",
         "user callbacks of MuJoCo, other than the timer",
         "uninstall them with mujoco.set_mjcb_NAME(None)",
@@ -520,8 +506,8 @@ SUPPORTED = (
     ("joints", "free, ball, slide and hinge; armature; limits"),
     (
         "passive forces",
-        "springs and dampers of joints, linear and polynomial; joint springs that yield; a medium with wind, as inertia "
-        "boxes and ellipsoids",
+        "springs and dampers of joints, linear and polynomial; joint springs that yield; a medium with "
+        "wind, as inertia boxes and ellipsoids",
     ),
     (
         "tendons",

@@ -33,7 +33,9 @@ def _joint_force(m: InsideModel, d: InsideData, name: str, pos: Tensor, mat: Ten
     offset = pos - getattr(m, f"{name}_root") @ d.subtree_com
     velocity = getattr(m, f"{name}_body") @ d.cvel
     linear = velocity[3:] + cross(velocity[:3], offset) - m.wind
-    torque, force = (_to_world(mat, x) for x in model(m, _to_local(mat, velocity[:3]), _to_local(mat, linear)))
+    torque, force = (
+        _to_world(mat, x) for x in model(m, _to_local(mat, velocity[:3]), _to_local(mat, linear))
+    )
     return dof_force(d, getattr(m, f"{name}_dof"), offset, force, torque)
 
 

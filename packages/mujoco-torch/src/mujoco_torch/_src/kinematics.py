@@ -73,8 +73,8 @@ def _body_frames(m: InsideModel, d: InsideData) -> tuple[Stacked, Tensor]:
 def kinematics(m: InsideModel, d: InsideData) -> InsideData:
     """Poses of bodies, joints, geoms and sites from ``qpos`` and mocap poses (``mj_kinematics``).
 
-    Quaternions in ``qpos`` and ``mocap_quat`` are normalized here, not in place. Source: MuJoCo documentation, "Computation", section
-    "Kinematic tree".
+    Quaternions in ``qpos`` and ``mocap_quat`` are normalized here, not in place. Source: MuJoCo documentation,
+    "Computation", section "Kinematic tree".
 
     Raises:
       StateError: ``qpos`` or the mocap poses do not fit the model.

@@ -143,10 +143,11 @@ def yielded(m: InsideModel, qpos: Tensor, plastic: Tensor) -> Tensor:
 def _yielded_turns(m: InsideModel, qpos: Tensor, plastic: Tensor) -> Tensor:
     """Changes of the reference quaternions of ball joints, ``[4 * plastic_balls, B]``."""
     reference = (m.plastic_ball @ plastic).unflatten(0, (4, m.plastic_balls))
-    quat = m.plastic_quat @ joint_quats(m, qpos)
-    turn = _turned(_scaled_to_unit(reference), quat)
+    unit = _scaled_to_unit(reference)
+    turn = _turned(unit, m.plastic_quat @ joint_quats(m, qpos))
     angle = norm(turn)
     beyond = angle > m.ball_springyield
-    kept = m.ball_springyield / torch.where(beyond, angle, 1.0)
-    new = quat_mul(quat, rotation_vector_to_quat(-kept * turn))
+    excess = 1.0 - m.ball_springyield / torch.where(beyond, angle, 1.0)
+    # from the reference, not from the joint: the sign of the quaternion stays
+    new = quat_mul(unit, rotation_vector_to_quat(excess * turn))
     return (where(beyond, new, reference) - reference).stack().flatten(0, 1)

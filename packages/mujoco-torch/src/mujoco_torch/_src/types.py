@@ -141,7 +141,7 @@ class Data(TensorClass["tensor_only"]):
     history: Tensor
     """buffers of delayed controls, as C keeps them, ``(nworld, nhistory)``"""
     plastic: Tensor
-    """plastic displacement of springs [m, rad], ``(nworld, nplastic)``"""
+    """references of the springs that yield [m, rad], four numbers of a quaternion for a ball, ``(nworld, nplastic)``"""
     qacc_warmstart: Tensor
     """acceleration from which the next solve starts [m/s^2, rad/s^2], ``(nworld, nv)``"""
     ctrl: Tensor

@@ -95,7 +95,9 @@ def _plastic(mjm: mujoco.MjModel) -> Part:
     quat = [j for j in range(mjm.njnt) if mjm.jnt_type[j] in QUAT_JOINTS]
     scalar_adr = mjm.jnt_plasticadr[scalar]
     ball_adr = [mjm.jnt_plasticadr[j] + k for k in range(4) for j in ball]
-    into_quat = [(k * len(quat) + quat.index(j), mjm.jnt_plasticadr[j] + k, 1) for k in range(4) for j in ball]
+    into_quat = [
+        (k * len(quat) + quat.index(j), mjm.jnt_plasticadr[j] + k, 1) for k in range(4) for j in ball
+    ]
     static = dict(
         plastic_scalars=len(scalar),
         plastic_balls=len(ball),
