@@ -12,6 +12,8 @@ C_ENUMS = {
     "CamLightType": ("mjtCamLight", "mjCAMLIGHT_"),
     "ConeType": ("mjtCone", "mjCONE_"),
     "ConstraintType": ("mjtConstraint", "mjCNSTR_"),
+    "CtrlChart": ("mjtCtrlChart", "mjCHART_"),
+    "CtrlInput": ("mjtCtrlInput", "mjINPUT_"),
     "DisableBit": ("mjtDisableBit", "mjDSBL_"),
     "DynType": ("mjtDyn", "mjDYN_"),
     "EnableBit": ("mjtEnableBit", "mjENBL_"),

@@ -29,6 +29,7 @@ from mujoco_torch._src.integrate import (
     ADVANCED,
     RK4_CARRIED,
     RK4_CARRIED_ACT,
+    RK4_CARRIED_MOTOR,
     RK4_FRACTIONS,
     RK4_WEIGHTS,
     check_controls,
@@ -129,6 +130,8 @@ class _Stepper:
             if m.na:
                 carried, slopes = (*carried, "act", *ACTUATION, *RK4_CARRIED_ACT), (*slopes, *ACTUATION)
                 moved = (*moved, "act", RK4_CARRIED_ACT[-1])
+            if m.motor_stateful:
+                carried = (*carried, *RK4_CARRIED_MOTOR)
             buffers = ("ctrl", "history") if m.nhistory else ()
             self._forward = make(forward.inside, inputs=self.state, outputs=slopes)
             after = [name for name in self.kept if name not in slopes]

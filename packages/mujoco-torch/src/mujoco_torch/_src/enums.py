@@ -198,6 +198,7 @@ class CtrlInput(enum.IntFlag):
     FF = 4
     VOLTAGE = 8
     NONE = 16
+    PRESSURE = 32
 
 
 class CtrlChart(enum.IntEnum):

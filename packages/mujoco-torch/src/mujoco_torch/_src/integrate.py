@@ -97,6 +97,7 @@ def rungekutta4(m: InsideModel, d: InsideData) -> InsideData:
 # there to the present stage, and the slopes so far.
 RK4_CARRIED = ("rk_time", "rk_qpos", "rk_qvel", "rk_moved", "rk_qvel_sum", "rk_qacc_sum")
 RK4_CARRIED_ACT = ("rk_act", "rk_act_sum")  # of a model with activations
+RK4_CARRIED_MOTOR = ("rk_motor_velocity",)  # of a model with DC motors that have some
 
 
 def rk4_begin(m: InsideModel, d: InsideData) -> InsideData:
@@ -104,6 +105,8 @@ def rk4_begin(m: InsideModel, d: InsideData) -> InsideData:
     none = torch.zeros_like(d.qvel)
     if m.na:
         d = d.replace(rk_act=d.act, rk_act_sum=torch.zeros_like(d.act))
+    if m.motor_stateful:
+        d = d.replace(rk_motor_velocity=d.actuator_velocity)
     return d.replace(
         rk_time=d.time, rk_qpos=d.qpos, rk_qvel=d.qvel, rk_moved=none, rk_qvel_sum=none, rk_qacc_sum=none
     )
@@ -135,6 +138,8 @@ def rk4_end(m: InsideModel, d: InsideData) -> InsideData:
         return _advance(m, d, qacc, d.rk_qvel_sum / 6.0).replace(qacc=qacc)
     act_dot = d.act_dot
     d = d.replace(act=d.rk_act, act_dot=d.rk_act_sum / 6.0)
+    if m.motor_stateful:  # as in C, bristles slide with the velocity at the start of the step
+        d = d.replace(actuator_velocity=d.rk_motor_velocity)
     return _advance(m, d, qacc, d.rk_qvel_sum / 6.0).replace(qacc=qacc, act_dot=act_dot)
 
 

@@ -303,6 +303,7 @@ def _motors(mjm: mujoco.MjModel) -> Part:
 
     static = dict(
         dcmotor=bool(motors),
+        motor_stateful=any(slots),
         motor_controlled=bool(controlled.any()),
         motor_voltage=any(_ctrl_of(mjm, i, VOLTAGE) >= 0 for i in motors),
         motor_integral=has("integral"),
