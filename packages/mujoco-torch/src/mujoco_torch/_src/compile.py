@@ -20,15 +20,17 @@ import torch._dynamo.exc
 from tensordict import TensorDict
 from torch import Tensor
 
-from mujoco_torch._src import layout, tuning
+from mujoco_torch._src import callbacks, layout, tuning
 from mujoco_torch._src.enums import IntegratorType
 from mujoco_torch._src.errors import ArgumentError
 from mujoco_torch._src.forward import forward
 from mujoco_torch._src.integrate import (
-    ADVANCED,
+    COMPARED,
     RK4_CARRIED,
     RK4_FRACTIONS,
     RK4_WEIGHTS,
+    begin_step,
+    changed,
     check_controls,
     check_keep,
     check_nsteps,
@@ -39,6 +41,7 @@ from mujoco_torch._src.integrate import (
     rollout,
     step,
 )
+from mujoco_torch._src.reset import replace_bad
 from mujoco_torch._src.stage import ALL, check_batch, check_fits
 from mujoco_torch._src.topology import Topology
 from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, new_data, read_field, shape_of
@@ -122,16 +125,22 @@ class _Stepper:
             self.advance = self._runge_kutta
             carried = ("time", "qpos", "qvel", "qacc", *RK4_CARRIED)
             moved = ("time", "qpos", "qvel", *RK4_CARRIED[3:])
-            self._forward = make(forward.inside, inputs=self.state, outputs=("qacc",))
-            after = [name for name in self.kept if name != "qacc"]
-            outputs = ("qacc", *after)
+            bad = ("bad_qacc",) if m.autoreset else ()
+            given = callbacks.CONTROLLED if m.mjcb_control else ()
+            before = [name for name in self.kept if name in COMPARED]
+            after = [name for name in self.kept if name not in ("qacc", *COMPARED)]
+            first = ("qacc", *bad, *(changed(m) if m.autoreset else given), *before)
+            self._begin = make(begin_step, inputs=self.state, outputs=first)
+            self._forward = make(forward.inside, inputs=self.state, outputs=("qacc", *given))
+            outputs = ("qacc", *given, *after)
             self._last = make(forward.inside, inputs=self.state, outputs=outputs) if after else self._forward
             self._stage = make(rk4_stage, inputs=(*carried, "rk_weight", "rk_fraction"), outputs=moved)
-            self._end = make(rk4_end, inputs=carried, outputs=(*ADVANCED, "qacc"))
+            inputs = dict.fromkeys((*carried, *self.state, *bad))
+            self._end = make(_end_step, inputs=tuple(inputs), outputs=(*changed(m), "qacc"))
             self._numbers = {x: torch.tensor(x, dtype=m.dtype) for x in {*RK4_WEIGHTS, *RK4_FRACTIONS}}
         else:
             self.advance = self._euler
-            self._step = make(step.inside, inputs=self.state, outputs=(*ADVANCED, *self.kept))
+            self._step = make(step.inside, inputs=self.state, outputs=(*changed(m), *self.kept))
 
     @property
     def pieces(self) -> list[_Piece]:
@@ -142,7 +151,7 @@ class _Stepper:
         return values | self._step(params, values)
 
     def _runge_kutta(self, params: Tensor, values: Values) -> Values:
-        values = values | self._forward(params, values)
+        values = values | self._begin(params, values)
         values = rk4_begin(InsideData(values)).fields
         *early, last = zip(RK4_WEIGHTS, RK4_FRACTIONS, strict=True)
         for weight, fraction in early:
@@ -155,6 +164,10 @@ class _Stepper:
     def _move(self, params: Tensor, values: Values, weight: float, fraction: float) -> Values:
         numbers = {"rk_weight": self._numbers[weight], "rk_fraction": self._numbers[fraction]}
         return values | self._stage(params, values | numbers)
+
+
+def _end_step(m: InsideModel, d: InsideData) -> InsideData:
+    return replace_bad(m, rk4_end(m, d))
 
 
 class _Pool:

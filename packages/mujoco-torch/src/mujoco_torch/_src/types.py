@@ -124,6 +124,10 @@ class Data(TensorClass["tensor_only"]):
 
     solver_niter: Tensor
     """iterations of the constraint solver, ``(nworld,)``"""
+    solver_fwdinv: Tensor
+    """forward minus inverse dynamics: norms of constraint and of applied force [N, Nm], ``(nworld, 2)``"""
+    warning: Tensor
+    """number of warnings of each ``WarningType``: how often a bad state was reset, and why, ``(nworld, 7)``"""
     ncon: Tensor
     """number of contacts, ``(nworld,)``"""
     nefc: Tensor
@@ -244,6 +248,8 @@ class Data(TensorClass["tensor_only"]):
     """unconstrained acceleration [m/s^2, rad/s^2], ``(nworld, nv)``"""
     qfrc_constraint: Tensor
     """constraint force in joint space [N, Nm], ``(nworld, nv)``"""
+    qfrc_inverse: Tensor
+    """force that gives the acceleration, by ``inverse`` [N, Nm], ``(nworld, nv)``"""
     contact: Contact
     """contact slots, see ``Contact``"""
     efc_pos: Tensor

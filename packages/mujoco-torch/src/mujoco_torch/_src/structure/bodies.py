@@ -19,6 +19,7 @@ from mujoco_torch._src.structure.arrays import (
     items,
     moved_by,
     select,
+    state_value,
 )
 
 
@@ -60,7 +61,7 @@ def options(mjm: mujoco.MjModel) -> Part:
         and bool((mjm.dof_damping > 0).any()),
     )
     fresh = mujoco.MjData(mjm)  # the state of a reset world
-    initial = {f"initial_{name}": np.array(getattr(fresh, name)) for name in STATE}
+    initial = {f"initial_{name}": state_value(fresh, name) for name in STATE}
     return static, dict(timestep=np.full((1,), mjm.opt.timestep), gravity=items(gravity[None]), **initial)
 
 
