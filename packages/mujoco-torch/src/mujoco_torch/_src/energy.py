@@ -19,9 +19,6 @@ def energy_pos(m: InsideModel, d: InsideData) -> InsideData:
     angle, for a free one distance and angle, for a tendon how far it is beyond its range of rest.
     Source: MuJoCo documentation, "Computation", section "Polynomial forces".
 
-    Departures from C:
-      1. Zero unless the model was put with the enable flag ``energy``, also when called by itself.
-
     Raises:
       StateError: the poses of ``d`` do not fit the model.
     """
@@ -32,9 +29,6 @@ def energy_pos(m: InsideModel, d: InsideData) -> InsideData:
 def energy_vel(m: InsideModel, d: InsideData) -> InsideData:
     """Kinetic energy [J], ``qvel' M qvel / 2``, in ``energy[1]`` (``mj_energyVel``).
 
-    Departures from C:
-      1. Zero unless the model was put with the enable flag ``energy``, also when called by itself.
-
     Raises:
       StateError: ``qvel`` or ``M`` does not fit the model.
     """
@@ -42,15 +36,13 @@ def energy_vel(m: InsideModel, d: InsideData) -> InsideData:
 
 
 def energies(m: InsideModel, d: InsideData) -> InsideData:
-    """Both energies, as they are in ``forward``."""
+    """Both energies, if the model has the enable flag ``energy``, else zeros."""
     if not m.energy:
         return d.replace(energy=d.qpos.new_zeros((2, d.qpos.shape[-1])))
     return d.replace(energy=torch.stack((_potential(m, d), _kinetic(m, d))))
 
 
 def _potential(m: InsideModel, d: InsideData) -> Tensor:
-    if not m.energy:
-        return torch.zeros_like(d.energy[0])
     energy = -(m.body_mass * dot(m.gravity, d.xipos)).sum(0)
     if m.energy_joints:
         energy = energy + _spring_energy(m.energy_stiffness, _joint_displacement(m, d)).sum(0)
@@ -80,6 +72,4 @@ def _joint_displacement(m: InsideModel, d: InsideData) -> Tensor:
 
 
 def _kinetic(m: InsideModel, d: InsideData) -> Tensor:
-    if not m.energy:
-        return torch.zeros_like(d.energy[1])
     return 0.5 * (d.qvel * mul_m(m, d, d.qvel)).sum(0)

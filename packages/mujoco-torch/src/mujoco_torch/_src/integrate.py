@@ -170,7 +170,12 @@ def _step(m: InsideModel, d: InsideData) -> InsideData:
     if m.integrator == IntegratorType.RK4:
         compared = {name: getattr(d, name) for name in COMPARED}
         return replace_bad(m, rungekutta4.inside(m, d).replace(**compared))
-    return replace_bad(m, euler.inside(m, d))
+    return replace_bad(m, _single_step(m, d))
+
+
+def _single_step(m: InsideModel, d: InsideData) -> InsideData:
+    """The advance of the state from one evaluation of the dynamics."""
+    return euler.inside(m, d)
 
 
 @public(reads=INPUTS, writes=(*INPUTS, *POSITION, *VELOCITY, "energy"))
@@ -205,7 +210,7 @@ def step2(m: InsideModel, d: InsideData) -> InsideData:
       StateError: ``d`` is not what ``step1`` gives for the model.
     """
     d = check_acc(m, fwd_rest(m, d.replace(constraints=make_constraints(m, d))))
-    d = euler.inside(m, compare_fwd_inv(m, d))
+    d = _single_step(m, compare_fwd_inv(m, d))
     return replace_bad(m, d, "stepped2" if m.integrator == IntegratorType.RK4 else "stepped")
 
 

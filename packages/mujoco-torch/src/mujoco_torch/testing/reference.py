@@ -63,4 +63,5 @@ def _dense_jacobian(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
 _DENSE: dict[str, Callable[[mujoco.MjModel, mujoco.MjData], np.ndarray]] = {
     "actuator_moment": dense_moment,
     "efc_J": _dense_jacobian,
+    "warning": lambda _, mjd: np.array([warning.number for warning in mjd.warning]),
 }

@@ -21,9 +21,8 @@ _SPRINGS = {
 
 
 def energies(mjm: mujoco.MjModel) -> Part:
-    """The springs of joints and tendons, with the coefficients of their energies; none without the flag."""
-    wanted = bool(mjm.opt.enableflags & EnableBit.ENERGY)
-    springs = wanted and not disabled(mjm, DisableBit.SPRING)
+    """The springs of joints and tendons, with the coefficients of their energies."""
+    springs = not disabled(mjm, DisableBit.SPRING)
     groups, joints = [], []  # first dof and number of dofs of each spring, and its joint
     for j in np.flatnonzero((mjm.jnt_stiffness != 0) | mjm.jnt_stiffnesspoly.any(1)) if springs else ():
         for start, size in _SPRINGS[mjm.jnt_type[j]]:
@@ -34,10 +33,12 @@ def energies(mjm: mujoco.MjModel) -> Part:
         members[row, first : first + size] = 1.0
     signed = np.array([size == 1 for _, size in groups], dtype=float).reshape(-1, 1)
     tendons = springs and bool(mjm.tendon_stiffness.any() or mjm.tendon_stiffnesspoly.any())
-    static = dict(energy=wanted, energy_joints=bool(groups), energy_tendons=tendons)
-    static["energy_quat"] = any(mjm.jnt_type[j] in QUAT_JOINTS for j in joints)
-    if not wanted:
-        return static, {}
+    static = dict(
+        energy=bool(mjm.opt.enableflags & EnableBit.ENERGY),
+        energy_joints=bool(groups),
+        energy_quat=any(mjm.jnt_type[j] in QUAT_JOINTS for j in joints),
+        energy_tendons=tendons,
+    )
     arrays = dict(
         energy_spring=Pattern.of_matrix(members),
         energy_signed=Pattern.of_matrix(members * signed),
