@@ -81,12 +81,12 @@ def callbacks(**functions: Callable | None) -> dict[str, Callback | None]:
 
 
 def control(m: InsideModel, d: InsideData) -> InsideData:
-    """Controls and applied forces as the model's control callback sets them, if it has one.
+    """Controls and applied forces as the model's control callback sets them, if it has one and actuation is on.
 
     Raises:
       StateError: the callback returned what cannot be used.
     """
-    if not m.mjcb_control:
+    if not m.mjcb_control or not m.actuation:
         return d
     found = m.mjcb_control(m, d)
     if not isinstance(found, Mapping) or not set(found) <= set(CONTROLLED):
@@ -98,10 +98,12 @@ def control(m: InsideModel, d: InsideData) -> InsideData:
 def passive(m: InsideModel, d: InsideData) -> InsideData:
     """Passive forces with those of the model's passive callback added, if it has one.
 
+    As in C it is not called where springs and dampers are both disabled.
+
     Raises:
       StateError: the callback returned what cannot be used.
     """
-    if not m.mjcb_passive:
+    if not m.mjcb_passive or m.passive_off:
         return d
     force = _entered(m, d, "mjcb_passive", "qfrc_passive", m.mjcb_passive(m, d))
     return d.replace(qfrc_passive=d.qfrc_passive + force)

@@ -3,15 +3,15 @@
 import torch
 from torch import Tensor
 
-from mujoco_torch._src.components import Components
 from mujoco_torch._src.inertia import mul_m
-from mujoco_torch._src.kinematics import joint_quats
-from mujoco_torch._src.spatial import MINVAL, dot, quat_mul, quat_to_rotation_vector
+from mujoco_torch._src.layout import names
+from mujoco_torch._src.passive import spring_stretch
+from mujoco_torch._src.spatial import MINVAL, dot
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
 
 
-@public(reads=("qpos", "xipos", "ten_length", "energy"), writes=("energy",))
+@public(reads=names("qpos plastic xipos ten_length energy"), writes=("energy",))
 def energy_pos(m: InsideModel, d: InsideData) -> InsideData:
     """Potential energy [J] of gravity and of the springs of joints and tendons, in ``energy[0]`` (``mj_energyPos``).
 
@@ -59,12 +59,9 @@ def _spring_energy(coefficients: Tensor, x: Tensor) -> Tensor:
 
 def _joint_displacement(m: InsideModel, d: InsideData) -> Tensor:
     """Signed displacement of the springs of slides and hinges, length of those of balls and free joints."""
-    stretch = m.qpos_dof.T @ (d.qpos - m.qpos_spring)
+    stretch = spring_stretch(m, d)
     if not m.energy_quat:
         return m.energy_spring @ stretch
-    w, x, y, z = m.spring_quat.unbind(0)
-    turned = quat_mul(Components((w, -x, -y, -z)), joint_quats(m, d.qpos))
-    stretch = stretch + m.quat_dof.T @ quat_to_rotation_vector(turned).stack().flatten(0, 1)
     square = m.energy_spring @ (stretch * stretch)
     # The root of what is no length, or of a length of zero, would have no finite gradient.
     length = (m.energy_vector > 0) & (square > MINVAL * MINVAL)

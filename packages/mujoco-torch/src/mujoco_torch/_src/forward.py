@@ -149,9 +149,7 @@ def forward(m: InsideModel, d: InsideData) -> InsideData:
     d = fwd_position.inside(m, d)
     d = fwd_velocity.inside(m, d)
     d = energies(m, d)
-    if m.actuation:
-        d = callbacks.control(m, d)
-    return fwd_rest(m, d)
+    return fwd_rest(m, callbacks.control(m, d))
 
 
 def fwd_rest(m: InsideModel, d: InsideData) -> InsideData:

@@ -1,6 +1,7 @@
 """Passive forces: springs and dampers of joints (``mj_passive``)."""
 
 import torch
+from torch import Tensor
 
 from mujoco_torch._src.components import Components
 from mujoco_torch._src.kinematics import joint_quats
@@ -33,10 +34,15 @@ def passive(m: InsideModel, d: InsideData) -> InsideData:
     )
 
 
-def _spring(m: InsideModel, d: InsideData):
+def spring_stretch(m: InsideModel, d: InsideData) -> Tensor:
+    """Displacement of every dof from the reference of its spring [m, rad], ``[nv, B]``; rotations as vectors."""
     stretch = m.qpos_dof.T @ (d.qpos - m.qpos_spring)
     if m.quat_spring:
         w, x, y, z = m.spring_quat.unbind(0)
         turned = quat_mul(Components((w, -x, -y, -z)), joint_quats(m, d.qpos))
         stretch = stretch + m.quat_dof.T @ quat_to_rotation_vector(turned).stack().flatten(0, 1)
-    return -m.dof_stiffness * stretch
+    return stretch
+
+
+def _spring(m: InsideModel, d: InsideData) -> Tensor:
+    return -m.dof_stiffness * spring_stretch(m, d)

@@ -63,6 +63,7 @@ def products(mjm: mujoco.MjModel) -> Part:
     static = dict(
         fwdinv=bool(mjm.opt.enableflags & EnableBit.FWDINV),
         invdiscrete=bool(mjm.opt.enableflags & EnableBit.INVDISCRETE),
+        passive_off=disabled(mjm, DisableBit.SPRING) and disabled(mjm, DisableBit.DAMPER),
     )
     arrays = dict(
         M_row=select(row, mjm.nv),
