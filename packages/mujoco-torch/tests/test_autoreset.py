@@ -209,6 +209,32 @@ def test_warnings_cross_the_border() -> None:
     assert [[w.number for w in mjd.warning] for mjd in other] == d.warning.tolist()
 
 
+@pytest.mark.parametrize("option", ["", 'integrator="RK4"'])
+def test_steps_in_blocks_hand_everything_on(option: str, monkeypatch) -> None:
+    """The pieces of ``mujoco_torch.compile`` pass on resets, what a control sets and comparisons (run uncompiled)."""
+    monkeypatch.setattr(torch, "compile", lambda fn, **_: fn)
+
+    def forced(m: mjt.Model, d: mjt.Data) -> dict[str, torch.Tensor]:
+        return {"ctrl": 0.5 - d.qvel[:, -1:]}
+
+    mjm = roller(option)
+    mjm.opt.enableflags |= int(mujoco.mjtEnableBit.mjENBL_FWDINV)
+    keep = ("qacc", "qfrc_inverse", "solver_fwdinv", "xpos")
+    for callbacks in ({}, {"mjcb_control": forced}):
+        m = mjt.put_model(mjm, dtype=torch.float64, **callbacks)
+        d = spoil(mjt.put_data(m, worlds(mjm)), "qfrc_applied", torch.nan)
+        d.qvel[0, 0] = torch.nan
+        d.qfrc_applied[0] = 1.0
+        after, expected = mjt.compile(mjt.step, keep=keep)(m, d, 2), mjt.step(m, d, 2)
+        for name in (*layout.STATE, *keep):
+            torch.testing.assert_close(after.get(name), expected.get(name), rtol=0, atol=1e-9, msg=name)
+        controls = torch.randn(4, 3, m.nu, dtype=torch.float64)
+        ours = mjt.compile(mjt.rollout)(m, d, controls, ("qpos", "warning"))
+        theirs = mjt.rollout(m, d, controls, ("qpos", "warning"))
+        torch.testing.assert_close(ours[1]["qpos"], theirs[1]["qpos"], rtol=0, atol=1e-9)
+        assert (ours[1]["warning"] == theirs[1]["warning"]).all()
+
+
 # ------------------------------------------------------------------------------------------- reset on request
 
 
