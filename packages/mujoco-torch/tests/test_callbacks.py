@@ -183,12 +183,60 @@ def test_gradients_flow_through_callbacks() -> None:
     assert torch.autograd.gradcheck(after, inputs, eps=1e-6, atol=1e-5, fast_mode=True)
 
 
-def test_a_policy_may_learn() -> None:
-    """Uncompiled, tensors that a callback holds get gradients."""
-    gain = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
-    m, d, _ = put(swinger(), mjcb_control=lambda m, d: {"ctrl": gain * d.qvel})
-    (slope,) = torch.autograd.grad(mjt.step(m, d, 3).qvel.square().sum(), gain)
-    assert slope.isfinite() and slope != 0
+class Policy(torch.nn.Module):
+    """A network that controls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2).double()
+        self.register_buffer("scale", torch.tensor(0.7, dtype=torch.float64))
+
+    def forward(self, m: mjt.Model, d: mjt.Data) -> dict[str, torch.Tensor]:
+        return {"ctrl": self.scale * self.layer(torch.cat((d.qpos, d.qvel), -1)).tanh()}
+
+
+class Friction(torch.nn.Module):
+    """A passive force with a coefficient to be found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate = torch.nn.Parameter(torch.tensor([0.2, 0.1], dtype=torch.float64))
+
+    def forward(self, m: mjt.Model, d: mjt.Data) -> torch.Tensor:
+        return -self.rate * d.qvel
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_modules_learn(compiled: bool) -> None:
+    """Weights of callbacks get gradients, and a compiled step sees them change."""
+    policy, friction = Policy(), Friction()
+    m, d, _ = put(swinger(), mjcb_control=policy, mjcb_passive=friction)
+    weights = [*policy.parameters(), *friction.parameters()]
+    step = torch.compile(mjt.step, backend="aot_eager", fullgraph=True) if compiled else mjt.step
+
+    def loss(step) -> torch.Tensor:
+        return step(m, step(m, d)).qvel.square().sum()
+
+    slopes = torch.autograd.grad(loss(step), weights)
+    for weight, slope in zip(weights, slopes, strict=True):
+        assert slope.abs().max() > 0
+        with torch.no_grad():
+            before = loss(mjt.step)
+            weight.view(-1)[0] += 1e-5
+            after = loss(mjt.step)
+            torch.testing.assert_close(loss(step), after, rtol=0, atol=1e-12)
+        torch.testing.assert_close((after - before) / 1e-5, slope.view(-1)[0], rtol=1e-3, atol=1e-6)
+
+
+def test_modules_run_in_blocks_and_under_vmap(monkeypatch) -> None:
+    """The pieces of ``mujoco_torch.compile`` are handed the weights (run uncompiled)."""
+    monkeypatch.setattr(torch, "compile", lambda fn, **_: fn)
+    m, d, _ = put(
+        swinger(), mjcb_control=Policy().requires_grad_(False), mjcb_passive=Friction().requires_grad_(False)
+    )
+    expected = mjt.step(m, d).qpos
+    torch.testing.assert_close(mjt.compile(mjt.step)(m, d).qpos, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.vmap(lambda d: mjt.step(m, d).qpos)(d), expected, rtol=0, atol=1e-12)
 
 
 def test_callbacks_see_contacts_and_helpers() -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -33,15 +33,31 @@ class Callback:
             self._numbers[fn] = next(self._next)
         self.number = self._numbers[fn]
 
-    def __call__(self, m: InsideModel, d: InsideData) -> Any:
-        """What the function returns, given the model and the state as a user sees them."""
-        return self.fn(Model(m._topology, m._params), State(d))
+    @property
+    def weights(self) -> list[Tensor]:
+        """The tensors of a function that is a module."""
+        return list(_tensors(self.fn).values())
+
+    def __call__(self, m: InsideModel, d: InsideData, weights: Sequence[Tensor]) -> Any:
+        """What the function returns, given the model and the state as a user sees them; and a module its tensors."""
+        inputs = Model(m._topology, m._params, m._weights), State(d)
+        if not isinstance(self.fn, torch.nn.Module):
+            return self.fn(*inputs)
+        named = dict(zip(_tensors(self.fn), weights, strict=True))
+        return torch.func.functional_call(self.fn, named, inputs)
 
     def __repr__(self) -> str:
         return f"Callback({self.number})"
 
     def __reduce__(self):
         return Callback, (self.fn,)
+
+
+def _tensors(fn: Callable) -> dict[str, Tensor]:
+    """Parameters and buffers of a module by their names, each once; of another function none."""
+    if not isinstance(fn, torch.nn.Module):
+        return {}
+    return dict(fn.named_parameters()) | dict(fn.named_buffers())
 
 
 class State:
@@ -88,7 +104,8 @@ def control(m: InsideModel, d: InsideData) -> InsideData:
     """
     if not m.mjcb_control or not m.actuation:
         return d
-    found = m.mjcb_control(m, d)
+    count = len(m.mjcb_control.weights)
+    found = m.mjcb_control(m, d, m._weights[:count])
     if not isinstance(found, Mapping) or not set(found) <= set(CONTROLLED):
         what = sorted(found) if isinstance(found, Mapping) else type(found).__name__
         raise StateError(f"mjcb_control returned {what}; it must return a dict of {', '.join(CONTROLLED)}")
@@ -105,7 +122,9 @@ def passive(m: InsideModel, d: InsideData) -> InsideData:
     """
     if not m.mjcb_passive or m.passive_off:
         return d
-    force = _entered(m, d, "mjcb_passive", "qfrc_passive", m.mjcb_passive(m, d))
+    count = len(m.mjcb_passive.weights)
+    force = m.mjcb_passive(m, d, m._weights[len(m._weights) - count :])
+    force = _entered(m, d, "mjcb_passive", "qfrc_passive", force)
     return d.replace(qfrc_passive=d.qfrc_passive + force)
 
 

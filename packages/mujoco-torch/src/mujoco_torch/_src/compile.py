@@ -69,11 +69,12 @@ class _Piece:
         @torch.compiler.allow_in_graph
         def core(params: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
             topology = Topology.of(digest)
-            fields = dict(zip(given, values, strict=True))
+            fields = dict(zip(given, values, strict=False))
+            weights = values[len(given) :]
             worlds = fields["time"].shape
             for name in empty.intersection(layout.STATE):
                 fields[name] = params.new_zeros((*_inside_shape(topology, name), *worlds))
-            d = fn(InsideModel(topology, params), InsideData(fields))
+            d = fn(InsideModel(topology, params, weights), InsideData(fields))
             return tuple([getattr(d, name) for name in wanted])
 
         def run(params: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
@@ -85,6 +86,7 @@ class _Piece:
         options |= {"cpp_wrapper": True, "cpp.threads": 1, "guard_filter_fn": _no_guards}
         options["cpp.enable_floating_point_contract_flag"] = "fast"  # a product and a sum in one instruction
         self.run = torch.compile(run, fullgraph=True, dynamic=False, options=options)
+        self.weights = m.weights
         self.compiled = False
 
     def __call__(self, params: Tensor, values: Values) -> Values:
@@ -92,7 +94,7 @@ class _Piece:
         if not self.compiled:
             # Dynamo takes two inputs that are one tensor now for one input for ever; a guard would tell.
             inputs = [x.clone() for x in inputs]
-        outputs = self.run(params, *inputs)
+        outputs = self.run(params, *inputs, *self.weights)
         self.compiled = True
         return dict(zip(self.outputs, outputs, strict=True))
 
@@ -336,7 +338,9 @@ class _Engine:
             return False
         if not torch.is_grad_enabled():
             return True
-        return not any(x.requires_grad for x in (m.params, *(read_field(d, name) for name in layout.STATE)))
+        return not any(
+            x.requires_grad for x in (m.params, *m.weights, *(read_field(d, name) for name in layout.STATE))
+        )
 
     def _plain_step(self, m: Model, d: Data) -> Data:
         d = self._plain(m, d)

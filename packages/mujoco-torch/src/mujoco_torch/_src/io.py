@@ -39,6 +39,8 @@ def put_model(
 
     Callbacks belong to this model alone. They see the state with a world axis, ``d.qpos`` ``(nworld, nq)``, and what is
     computed by then. They must be functions of it in torch, free of branches on data: a compiled step traces them once.
+    Where they hold tensors, make them a ``torch.nn.Module``: its parameters and buffers are inputs of the step, which
+    sees them change and gives them gradients. A module must be on the model's device.
 
     Raises:
       UnsupportedModelError: the model uses features that are not simulated exactly; it lists all of them.
@@ -58,7 +60,10 @@ def put_model(
     params = torch.as_tensor(flat).to(device=_device(device), dtype=dtype)
     if params.device.type != "cpu":
         structure.prepare(params)
-    return _with_fresh_step(Model(structure, params)) if any(functions.values()) else Model(structure, params)
+    if not any(functions.values()):
+        return Model(structure, params)
+    weights = [x for function in functions.values() if function for x in function.weights]
+    return _with_fresh_step(Model(structure, params, tuple(weights)))
 
 
 @torch.no_grad()
@@ -76,7 +81,7 @@ def _with_fresh_step(m: Model) -> Model:
                 start, _ = m.topology.layout[f"{kind}_{name}"]
                 value = read_field(d, name)
                 params[start : start + value.numel()] = value.flatten().to(params.dtype)
-    return Model(m.topology, params)
+    return Model(m.topology, params, m.weights)
 
 
 def device_put(
