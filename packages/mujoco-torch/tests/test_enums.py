@@ -25,6 +25,7 @@ C_ENUMS = {
     "SensorType": ("mjtSensor", "mjSENS_"),
     "SolverType": ("mjtSolver", "mjSOL_"),
     "TrnType": ("mjtTrn", "mjTRN_"),
+    "WarningType": ("mjtWarning", "mjWARN_"),
 }
 
 
