@@ -71,10 +71,13 @@ SUPPORTED = {
         "test_data/world_self_collision.xml",
     ],
     "dm_control": [
+        "acrobot.xml",
+        "cartpole.xml",
         "common/materials.xml",
         "common/skybox.xml",
         "common/visual.xml",
         "lqr.xml",
+        "pendulum.xml",
         "reacher.xml",
     ],
     "mujoco-mjx": [
