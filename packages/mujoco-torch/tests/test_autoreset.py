@@ -263,6 +263,10 @@ def test_reset_to_keyframes() -> None:
     one = mjt.reset_data(m, d, torch.tensor([True, False, False, False]), keyframe=1)
     assert_state(one[:1], mjds[:1], 0.0)
     assert (one[1:] == d[1:]).all()
+    keys = torch.tensor([1, 0, 0, 1])
+    mapped = torch.vmap(lambda d, key: mjt.reset_data(m, d, key == 1, key).qpos)(d, keys)
+    assert (mapped == mjt.reset_data(m, d, keys == 1, keys).qpos).all()
+    assert (mjt.reset_data(m, d[0], keyframe=keys[0]).qpos == m.key_qpos[1]).all()
 
 
 def test_bad_resets_are_refused() -> None:

@@ -88,7 +88,7 @@ def reset_data(m: Model, d: Data, mask: Tensor | None = None, keyframe: int | Te
     state = {name: getattr(m, f"initial_{name}") for name in layout.STATE}
     if keyframe is not None:
         _check_keyframe(m, d.batch_size, keyframe)
-        state |= {name: getattr(m, f"key_{name}")[keyframe] for name in KEYED}
+        state |= {name: _chosen(getattr(m, f"key_{name}"), keyframe) for name in KEYED}
     fields = {}
     for name in layout.FIELDS:
         old = read_field(d, name)
@@ -97,6 +97,13 @@ def reset_data(m: Model, d: Data, mask: Tensor | None = None, keyframe: int | Te
             new.clone(memory_format=torch.contiguous_format) if mask is None else _where(mask, new, old)
         )
     return replace_fields(d, fields)
+
+
+def _chosen(values: Tensor, keyframe: int | Tensor) -> Tensor:
+    """Values ``(nkey, ...)`` of a keyframe, or of that of each world."""
+    if not isinstance(keyframe, Tensor):
+        return values[keyframe]
+    return values.index_select(0, keyframe.flatten()).reshape((*keyframe.shape, *values.shape[1:]))
 
 
 def _where(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
