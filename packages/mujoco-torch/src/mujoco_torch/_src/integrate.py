@@ -231,7 +231,7 @@ def step(m: Model, d: Data, nsteps: int = 1) -> Data:
     Departures from C:
       1. The counts of warnings go on through resets; C clears those of a world that it resets.
       2. Where the acceleration is bad, C resets and computes again. The state that this ends in is known with the
-         model and put in place; the derived fields stay those of the bad state.
+         model (and its callbacks, as they were then) and put in place; the derived fields stay those of the bad state.
       3. With ``autoreset`` disabled nothing is looked at, and nothing counted.
 
     Raises:
