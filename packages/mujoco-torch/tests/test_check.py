@@ -210,12 +210,14 @@ def test_every_disable_flag_is_supported(flag):
 
 
 @pytest.mark.parametrize("flag", [bit for bit in mujoco.mjtEnableBit.__members__ if bit != "mjNENABLE"])
-def test_only_the_enable_flag_of_inverse_dynamics_is_supported(flag):
+def test_enable_flags_of_energy_and_inverse_dynamics_are_supported(flag):
     mjm = mujoco.MjModel.from_xml_string(_xml())
     mjm.opt.enableflags = int(getattr(mujoco.mjtEnableBit, flag))
     name = flag.removeprefix("mjENBL_").lower()
     found = [(finding.feature, finding.elements) for finding in check(mjm)]
-    assert found == ([] if name == "invdiscrete" else [("enable-flag", (f"flag '{name}'",))])
+    assert found == (
+        [] if name in ("energy", "fwdinv", "invdiscrete") else [("enable-flag", (f"flag '{name}'",))]
+    )
 
 
 def test_unknown_bits_and_values_are_refused():
@@ -302,6 +304,14 @@ EDIT_VALUE = {
     "opt.cone": 1,
     "geom_type": 6,
     "opt.integrator": 2,
+}
+EDIT_VALUE = {
+    "opt.solver": 1,
+    "opt.cone": 1,
+    "actuator_gaintype": 2,
+    "geom_type": 6,
+    "opt.integrator": 2,
+    "opt.enableflags": 16,
 }
 
 

@@ -333,7 +333,9 @@ def test_compiled_vmap_compiles_once() -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_nan_stays_in_its_world(compiled: bool) -> None:
+    """Without resets; with them see test_autoreset."""
     mjm = load("hopper")
+    mjm.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
     m = mjt.put_model(mjm, dtype=torch.float64)
     d = batch(m, mjm)
     step = torch.compile(mjt.step, backend="eager", fullgraph=True) if compiled else mjt.step

@@ -9,9 +9,8 @@ Without effect on the simulated state, hence never reported: what is only drawn 
 lights), unused assets, user data, custom fields, keyframes, sleep policies without the sleep flag, the legacy
 sizes `njmax` and `nconmax`, the storage of the Jacobian.
 
-Departures from MuJoCo C that are no feature of a model: C resets a simulation whose state becomes NaN (unless
-`autoreset` is disabled), here the world concerned keeps its NaN; and C iterates on each constraint island by itself,
-here on all rows of a world together, which is the same once both have converged.
+A departure from MuJoCo C that is no feature of a model: C iterates on each constraint island by itself, here on all
+rows of a world together, which is the same once both have converged.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ _DYNAMICS = tuple(kind for kind in DynType if kind != DynType.USER)
 _GAINS = tuple(kind for kind in GainType if kind != GainType.USER)
 _BIASES = tuple(kind for kind in BiasType if kind != BiasType.USER)
 
-# Inverse dynamics alone reads INVDISCRETE, and is not part of this release.
-_ENABLE_FLAGS = EnableBit.INVDISCRETE
+_ENABLE_FLAGS = EnableBit.ENERGY | EnableBit.FWDINV | EnableBit.INVDISCRETE
 _DISABLE_FLAGS = functools.reduce(lambda a, b: a | b, DisableBit)
 
 # `time` is left out: it feeds C's own timers only.
@@ -256,7 +254,7 @@ def _callback(s: _Subject) -> _Found:
     del s  # Callbacks belong to the process, not to the model.
     names = (f"mjcb_{name}" for name in _CALLBACKS)
     installed = tuple(name for name in names if getattr(mujoco, f"get_{name}")() is not None)
-    yield from _report("user callbacks are not called", installed)
+    yield from _report("callbacks of MuJoCo are not called", installed)
 
 
 def _plugin(s: _Subject) -> _Found:
@@ -416,7 +414,7 @@ RULES = (
     ),
     Rule(
         "enable-flag",
-        "flags override, energy, fwdinv, sleep, diagexact, ipc, speculative",
+        "flags override, sleep, diagexact, ipc, speculative",
         "disable them in option/flag",
         _enable_flag,
     ),
@@ -428,8 +426,8 @@ RULES = (
     ),
     Rule(
         "callback",
-        "user callbacks of MuJoCo, other than the timer",
-        "uninstall them with mujoco.set_mjcb_NAME(None)",
+        "callbacks installed in MuJoCo itself, other than the timer",
+        "uninstall them with mujoco.set_mjcb_NAME(None); give put_model mjcb_control or mjcb_passive",
         _callback,
     ),
     Rule("plugin", "plugins of every kind", "remove the plugin instances", _plugin),
@@ -527,6 +525,7 @@ SUPPORTED = (
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
     ("solver", "Newton, warm start"),
     ("integrators", "Euler with implicit damping, RK4"),
-    ("flags", "every disable flag of MuJoCo 4.0; the enable flag invdiscrete"),
+    ("flags", "every disable flag of MuJoCo 4.0; the enable flags energy, fwdinv, invdiscrete"),
+    ("callbacks", "mjcb_control and mjcb_passive, given to put_model"),
     ("cameras and lights", "every tracking mode"),
 )

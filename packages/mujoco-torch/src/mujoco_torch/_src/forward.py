@@ -2,12 +2,13 @@
 
 import torch
 
-from mujoco_torch._src import solver
+from mujoco_torch._src import callbacks, solver
 from mujoco_torch._src.actuation import fwd_actuation
 from mujoco_torch._src.bias import rne
 from mujoco_torch._src.com import com_pos, com_vel
 from mujoco_torch._src.constraint import limit_axis, make_constraint, make_constraints, row_motion
 from mujoco_torch._src.contact import collision
+from mujoco_torch._src.energy import energies
 from mujoco_torch._src.inertia import crb, factor_m, solve_m
 from mujoco_torch._src.kinematics import camlight, kinematics
 from mujoco_torch._src.layout import FIELDS, STATE, names
@@ -62,6 +63,7 @@ def fwd_velocity(m: InsideModel, d: InsideData) -> InsideData:
     d = d.replace(actuator_velocity=actuator_velocity if m.actuation else torch.zeros_like(actuator_velocity))
     d = com_vel.inside(m, d)
     d = passive.inside(m, d)
+    d = callbacks.passive(m, d)
     d = rne.inside(m, d)
     if m.tendon_bias:
         d = d.replace(qfrc_bias=d.qfrc_bias + tendon_bias(m, d))
@@ -140,12 +142,22 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
 def forward(m: InsideModel, d: InsideData) -> InsideData:
     """Forward dynamics: everything but the advance of the state (``mj_forward``).
 
+    Departures from C:
+      1. What a control callback sets is used, and not kept in the ``ctrl`` and applied forces of the result.
+
     Raises:
       StateError: the state does not fit the model.
     """
     d = fwd_position.inside(m, d)
     d = fwd_velocity.inside(m, d)
+    d = energies(m, d)
+    return fwd_rest(m, callbacks.control(m, d))
+
+
+def fwd_rest(m: InsideModel, d: InsideData) -> InsideData:
+    """What depends on controls and applied forces: everything that ``forward`` does after velocity."""
     d = fwd_actuation.inside(m, d)
     d = fwd_acceleration.inside(m, d)
-    d = d.replace(energy=d.qpos.new_zeros((2, d.qpos.shape[-1])))
-    return _solve(m, d)
+    d = _solve(m, d)
+    # By ``inverse``, or by a step that compares the two.
+    return d.replace(qfrc_inverse=torch.zeros_like(d.qvel), solver_fwdinv=torch.zeros_like(d.energy))

@@ -18,6 +18,7 @@ from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.solver import System
 from mujoco_torch._src.structure.actuation import actuators
 from mujoco_torch._src.structure.bodies import attached, bodies, dofs, joints, options
+from mujoco_torch._src.structure.dynamics import energies, products, resets
 from mujoco_torch._src.structure.passive import passive_forces
 from mujoco_torch._src.structure.rows import contacts, limits
 from mujoco_torch._src.structure.tendons import tendons
@@ -35,6 +36,9 @@ PARTS = (
     actuators,
     limits,
     contacts,
+    energies,
+    products,
+    resets,
 )
 
 
@@ -80,12 +84,14 @@ class Topology:
         return f"Topology(nq={self.nq}, nv={self.nv}, nbody={self.nbody}, njmax={self.njmax}, digest={self.digest[:8]})"
 
 
-def build(mjm: mujoco.MjModel) -> tuple[Topology, np.ndarray]:
+def build(mjm: mujoco.MjModel, **given: Any) -> tuple[Topology, np.ndarray]:
     """Static structure, and every inside-layout array in one flat float64 array, of a model that ``check`` passed.
+
+    Static values that no part of the MjModel has, as callbacks, may be ``given``.
 
     ``topology.layout`` maps the name of an array to its first element and its shape.
     """
-    static: dict[str, Any] = {}
+    static: dict[str, Any] = dict(given)
     arrays: dict[str, np.ndarray] = {}
     for part in PARTS:
         values, more = part(mjm)

@@ -19,6 +19,7 @@ from mujoco_torch._src.structure.arrays import (
     items,
     moved_by,
     select,
+    state_value,
 )
 from mujoco_torch._src.structure.reflected import reflected
 
@@ -59,7 +60,7 @@ def options(mjm: mujoco.MjModel) -> Part:
         clampctrl=not disabled(mjm, DisableBit.CLAMPCTRL),
     )
     fresh = mujoco.MjData(mjm)  # the state of a reset world
-    initial = {f"initial_{name}": np.array(getattr(fresh, name)) for name in STATE}
+    initial = {f"initial_{name}": state_value(fresh, name) for name in STATE}
     return static, dict(timestep=np.full((1,), mjm.opt.timestep), gravity=items(gravity[None]), **initial)
 
 
