@@ -6,7 +6,7 @@ from mujoco_torch._src import solver
 from mujoco_torch._src.actuation import fwd_actuation
 from mujoco_torch._src.bias import rne
 from mujoco_torch._src.com import com_pos, com_vel
-from mujoco_torch._src.constraint import limit_axis, make_constraint, make_constraints, row_motion
+from mujoco_torch._src.constraint import ROW_INPUTS, make_constraint, make_constraints, row_motion
 from mujoco_torch._src.contact import collision
 from mujoco_torch._src.inertia import crb, factor_m, solve_m
 from mujoco_torch._src.kinematics import camlight, kinematics
