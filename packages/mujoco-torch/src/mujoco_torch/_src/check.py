@@ -49,6 +49,7 @@ _INTEGRATORS = (IntegratorType.EULER, IntegratorType.RK4)
 _TRANSMISSIONS = (TrnType.JOINT, TrnType.JOINTINPARENT)
 _GAINS = (GainType.FIXED, GainType.AFFINE)
 _BIASES = (BiasType.NONE, BiasType.AFFINE)
+_EQUALITIES = (EqType.CONNECT, EqType.WELD, EqType.JOINT, EqType.TENDON)
 
 # Inverse dynamics alone reads INVDISCRETE, and is not part of this release.
 _ENABLE_FLAGS = EnableBit.INVDISCRETE
@@ -98,10 +99,15 @@ class _Subject:
 
     @functools.cached_property
     def has_rows(self) -> bool:
-        """Whether a joint limit or a contact can ever give a constraint row."""
-        off = DisableBit(self.mjm.opt.disableflags)
-        limits = bool(self.mjm.jnt_limited.any()) and not off & (DisableBit.CONSTRAINT | DisableBit.LIMIT)
-        return limits or bool(self.pairs)
+        """Whether an equality, friction loss, limit or contact can ever give a constraint row."""
+        m, off = self.mjm, DisableBit(self.mjm.opt.disableflags)
+        kinds = (
+            (DisableBit.EQUALITY, (m.neq,)),
+            (DisableBit.FRICTIONLOSS, (m.dof_frictionloss, m.tendon_frictionloss)),
+            (DisableBit.LIMIT, (m.jnt_limited, m.tendon_limited)),
+        )
+        given = any(np.any(x) for flag, values in kinds if not off & flag for x in values)
+        return given and not off & DisableBit.CONSTRAINT or bool(self.pairs)
 
 
 # What a rule reports: message and elements of each finding.
@@ -299,18 +305,15 @@ def _plastic_spring(s: _Subject) -> _Found:
     yield from _report("joint springs do not yield", joints)
 
 
-def _frictionloss(s: _Subject) -> _Found:
-    joints = _names(s.mjm, ObjType.JOINT, np.unique(s.mjm.dof_jntid[s.mjm.dof_frictionloss != 0]))
-    yield from _report("dry friction of joints is not simulated", joints)
-
-
 # Elements that are refused altogether.
 
 
 def _equality(s: _Subject) -> _Found:
-    kinds = _labels(EqType, s.mjm.eq_type)
-    elements = _names(s.mjm, ObjType.EQUALITY, range(s.mjm.neq))
-    yield from _report(f"equality constraints are not simulated, kinds {kinds}", elements)
+    """One finding for each kind."""
+    kinds = s.mjm.eq_type
+    for kind in np.unique(kinds[~np.isin(kinds, _EQUALITIES)]):
+        elements = _names(s.mjm, ObjType.EQUALITY, np.flatnonzero(kinds == kind))
+        yield f"equality constraints of kind {_label(EqType, kind)} are not simulated", elements
 
 
 def _tendon(s: _Subject) -> _Found:
@@ -494,14 +497,8 @@ RULES = (
     ),
     Rule("plastic-spring", "joint springs that yield", "set springyield of the joints to 0", _plastic_spring),
     Rule(
-        "frictionloss",
-        "dry friction of joints",
-        "set frictionloss of the joints to 0, or use damping",
-        _frictionloss,
-    ),
-    Rule(
         "equality",
-        "equality constraints of every kind, active or not",
+        "equality constraints other than connect, weld, joint and tendon, active or not",
         "remove them from the model",
         _equality,
     ),
@@ -565,7 +562,8 @@ RULES = (
 )
 
 SUPPORTED = (
-    ("joints", "free, ball, slide and hinge, any tree; armature; linear springs and dampers; limits"),
+    ("joints", "free, ball, slide and hinge, any tree; armature; linear springs and dampers; limits; friction loss"),
+    ("equality", "connect and weld, of bodies or sites; joint; each active or not, by world"),
     (
         "actuators",
         "on joints, stateless; gain fixed or affine, bias none or affine; clamps of control and force",
