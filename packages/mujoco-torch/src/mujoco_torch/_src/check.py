@@ -40,6 +40,7 @@ from mujoco_torch._src.enums import (
     SensorType,
     SolverType,
     TrnType,
+    WrapType,
 )
 
 # A name in a message is enough to find the element; a list of thousands is not read.
@@ -316,8 +317,24 @@ def _equality(s: _Subject) -> _Found:
         yield f"equality constraints of kind {_label(EqType, kind)} are not simulated", elements
 
 
-def _tendon(s: _Subject) -> _Found:
-    yield from _report("tendons are not simulated", _names(s.mjm, ObjType.TENDON, range(s.mjm.ntendon)))
+def _tendon_plastic_spring(s: _Subject) -> _Found:
+    tendons = _where(s.mjm, ObjType.TENDON, s.mjm.tendon_springyield, s.mjm.tendon_plasticadr >= 0)
+    yield from _report("tendon springs do not yield", tendons)
+
+
+def _tendon_force_range(s: _Subject) -> _Found:
+    tendons = _where(s.mjm, ObjType.TENDON, s.mjm.tendon_actfrclimited)
+    yield from _report("the force of actuators on a tendon is not clamped", tendons)
+
+
+def _tendon_armature(s: _Subject) -> _Found:
+    """Only a model edited after compilation can have it: the compiler refuses it, and C stops at it."""
+    m = s.mjm
+    wrapping = np.isin(m.wrap_type, (WrapType.SPHERE, WrapType.CYLINDER))
+    paths = zip(m.tendon_adr, m.tendon_num, strict=True)
+    wrapped = np.array([wrapping[start : start + count].any() for start, count in paths], bool)
+    tendons = _where(m, ObjType.TENDON, wrapped & (m.tendon_armature != 0))
+    yield from _report("armature of tendons that wrap geoms is not simulated, nor in MuJoCo", tendons)
 
 
 def _flex(s: _Subject) -> _Found:
@@ -502,7 +519,24 @@ RULES = (
         "remove them from the model",
         _equality,
     ),
-    Rule("tendon", "tendons, fixed and spatial", "remove them and what refers to them", _tendon),
+    Rule(
+        "tendon-plastic-spring",
+        "tendon springs that yield",
+        "set springyield of the tendons to 0",
+        _tendon_plastic_spring,
+    ),
+    Rule(
+        "tendon-force-range",
+        "ranges of the total actuator force on a tendon",
+        "set actuatorfrclimited of the tendons to false",
+        _tendon_force_range,
+    ),
+    Rule(
+        "tendon-armature",
+        "armature of tendons that wrap geoms",
+        "set armature of the tendons to 0",
+        _tendon_armature,
+    ),
     Rule("flex", "deformable bodies (flex)", "remove them, or use rigid bodies", _flex),
     Rule("sensor", "sensors of every kind", "remove them and compute the quantity from Data", _sensor),
     Rule(
@@ -563,7 +597,12 @@ RULES = (
 
 SUPPORTED = (
     ("joints", "free, ball, slide and hinge, any tree; armature; linear springs and dampers; limits; friction loss"),
-    ("equality", "connect and weld, of bodies or sites; joint; each active or not, by world"),
+    ("equality", "connect and weld, of bodies or sites; joint; tendon; each active or not, by world"),
+    (
+        "tendons",
+        "fixed and spatial: sites, pulleys, spheres and cylinders wrapped around or passed through, side sites; "
+        "armature; springs with two rest lengths and dampers, linear and polynomial",
+    ),
     (
         "actuators",
         "on joints, stateless; gain fixed or affine, bias none or affine; clamps of control and force",

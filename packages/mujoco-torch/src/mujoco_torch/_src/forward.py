@@ -14,7 +14,7 @@ from mujoco_torch._src.layout import FIELDS, STATE, names
 from mujoco_torch._src.passive import passive
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.support import xfrc_accumulate_inside
-from mujoco_torch._src.tendon import tendon
+from mujoco_torch._src.tendon import tendon, tendon_bias
 from mujoco_torch._src.transmission import moments, transmission
 from mujoco_torch._src.types import InsideData, InsideModel
 
@@ -63,6 +63,8 @@ def fwd_velocity(m: InsideModel, d: InsideData) -> InsideData:
     d = com_vel.inside(m, d)
     d = passive.inside(m, d)
     d = rne.inside(m, d)
+    if m.tendon_bias:
+        d = d.replace(qfrc_bias=d.qfrc_bias + tendon_bias(m, d))
     return make_constraint.inside(m, d)
 
 

@@ -20,9 +20,10 @@ from mujoco_torch._src.structure.actuation import actuators
 from mujoco_torch._src.structure.bodies import attached, bodies, dofs, joints, options
 from mujoco_torch._src.structure.equality import equalities
 from mujoco_torch._src.structure.rows import contacts, given
+from mujoco_torch._src.structure.tendons import tendons
 from mujoco_torch._src.structure.transmission import transmissions
 
-PARTS = (options, bodies, joints, dofs, attached, transmissions, actuators, equalities, given, contacts)
+PARTS = (options, bodies, joints, dofs, attached, tendons, transmissions, actuators, equalities, given, contacts)
 
 
 class Topology:

@@ -11,9 +11,9 @@ from mujoco_torch.testing.fields import FIELDS, MATRIX_FIELDS
 def expected(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> dict[str, np.ndarray]:
     """Returns C's value of every field in `FIELDS`, in the shapes of `Data` without the world axis.
 
-    Matrices are 3x3; actuator_moment, ten_J and efc_J are dense: (nout, nv), (ntendon, nv), (nefc, nv). Only what C lists is there:
-    ncon contacts, nefc rows. Nothing is computed: fields are what the last C function left in `mjd`. Arrays
-    are copies.
+    Matrices are 3x3; actuator_moment, ten_J and efc_J are dense: (nout, nv), (ntendon, nv), (nefc, nv). Only what
+    C lists is there: ncon contacts, nefc rows. Nothing is computed: fields are what the last C function left in
+    `mjd`. Arrays are copies.
     """
     return {name: reference_value(mjm, mjd, name) for name in FIELDS}
 
