@@ -18,12 +18,11 @@ from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.solver import System
 from mujoco_torch._src.structure.actuation import actuators
 from mujoco_torch._src.structure.bodies import attached, bodies, dofs, joints, options
-from mujoco_torch._src.structure.equality import equalities
 from mujoco_torch._src.structure.rows import contacts, given
 from mujoco_torch._src.structure.tendons import tendons
 from mujoco_torch._src.structure.transmission import transmissions
 
-PARTS = (options, bodies, joints, dofs, attached, tendons, transmissions, actuators, equalities, given, contacts)
+PARTS = (options, bodies, joints, dofs, attached, tendons, transmissions, actuators, given, contacts)
 
 
 class Topology:

@@ -105,19 +105,18 @@ def _invweight(mjm: mujoco.MjModel, kind: int, i: int) -> float:
     return float(weight)
 
 
-def equalities(mjm: mujoco.MjModel) -> Part:
-    """Anchors and couplings, and how they make the rows of equalities."""
-    rows = equality_rows(mjm)
+def equalities(mjm: mujoco.MjModel, rows: list[Row], total: int) -> Part:
+    """Anchors and couplings, and how they make the rows of equalities, the first of the ``total`` values of J."""
     owners = sorted({row.owner for row in rows})
     anchored = [e for e in owners if mjm.eq_type[e] in ANCHORED]
     coupled = [e for e in owners if mjm.eq_type[e] in COUPLED]
-    first_static, first = _anchors(mjm, rows, anchored)
-    second_static, second = _couplings(mjm, rows, coupled)
+    first_static, first = _anchors(mjm, rows, anchored, total)
+    second_static, second = _couplings(mjm, rows, coupled, total)
     active = select([row.owner for row in rows], mjm.neq)
     return first_static | second_static, first | second | dict(equality_active=active)
 
 
-def _anchors(mjm: mujoco.MjModel, rows: list[Row], anchored: list[int]) -> Part:
+def _anchors(mjm: mujoco.MjModel, rows: list[Row], anchored: list[int], total: int) -> Part:
     """The anchors, first sides then second ones; *links*, each a dof that moves an anchor; and their rows."""
     n = len(anchored)
     bodies = np.array([anchored_bodies(mjm, e) for e in anchored], dtype=int).reshape(n, 2).T.ravel()
@@ -158,7 +157,7 @@ def _anchors(mjm: mujoco.MjModel, rows: list[Row], anchored: list[int]) -> Part:
         link_arm=Pattern(arms, (len(links), 2 * n)),
         link_anchored=select([c for c, _ in links], n),
         link_sign=items(sign),
-        link_value=Pattern(link_entries, (_values(rows), comps * len(links))),
+        link_value=Pattern(link_entries, (total, comps * len(links))),
         anchored_row=Pattern(row_entries, (len(rows), comps * n)),
         anchored_size=Pattern(size_entries, (len(rows), n)),
     )
@@ -167,10 +166,6 @@ def _anchors(mjm: mujoco.MjModel, rows: list[Row], anchored: list[int]) -> Part:
 def mine_dofs(rows: list[Row], e: int) -> tuple[int, ...]:
     """The dofs of the rows of an equality, which all of them share."""
     return next(row.dofs for row in rows if row.owner == e)
-
-
-def _values(rows: list[Row]) -> int:
-    return sum(len(row.dofs) for row in rows)
 
 
 def _anchor_frame(mjm: mujoco.MjModel, e: int, side: int) -> tuple[np.ndarray, np.ndarray]:
@@ -188,7 +183,7 @@ def _anchor_frame(mjm: mujoco.MjModel, e: int, side: int) -> tuple[np.ndarray, n
     return (data[3:6], data[6:10]) if side == 0 else (data[0:3], np.array(IDENTITY))
 
 
-def _couplings(mjm: mujoco.MjModel, rows: list[Row], coupled: list[int]) -> Part:
+def _couplings(mjm: mujoco.MjModel, rows: list[Row], coupled: list[int], total: int) -> Part:
     """The coupled scalars, first ones then second ones, from qpos and tendon lengths; polynomials; rows."""
     n = len(coupled)
     qpos, length = np.zeros((2 * n, mjm.nq)), np.zeros((2 * n, mjm.ntendon))
@@ -204,7 +199,6 @@ def _couplings(mjm: mujoco.MjModel, rows: list[Row], coupled: list[int]) -> Part
         coefficients[c] = mjm.eq_data[e, :5]
         if _objects(mjm, e)[1] < 0:
             coefficients[c, 1:] = 0.0
-    total = _values(rows)
     slope, constant, tendons, row_entries, value = [], np.zeros(total), [], [], 0
     for i, row in enumerate(rows):
         if row.owner in coupled:

@@ -10,7 +10,7 @@ from mujoco_torch._src.enums import ConeType, ConstraintType, DisableBit, JointT
 from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.solver import RowKind
 from mujoco_torch._src.structure.arrays import MINVAL, QUAT_JOINTS, Part, disabled, items, moved_by, select
-from mujoco_torch._src.structure.equality import Row, equality_rows, tendon_dofs
+from mujoco_torch._src.structure.equality import Row, equalities, equality_rows, tendon_dofs
 
 
 def given(mjm: mujoco.MjModel) -> Part:
@@ -53,7 +53,8 @@ def given(mjm: mujoco.MjModel) -> Part:
         given_ball=Pattern(ball, (len(places), 3 * len(quat))),
         frictionloss=items(np.array([row.frictionloss for row in rows])),
     )
-    parts = [_limit_values(mjm, limit, len(quat)), _friction_mass(mjm, friction)]
+    parts = [equalities(mjm, equality, len(places))]
+    parts += [_limit_values(mjm, limit, len(quat)), _friction_mass(mjm, friction)]
     parts += [_impedance(mjm, "equality", *_parameters(equality)), _impedance(mjm, "limit", *_parameters(limit))]
     for more, some in parts:
         static |= more
