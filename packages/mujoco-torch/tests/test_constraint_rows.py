@@ -317,3 +317,16 @@ def test_rows_of_c_keep_their_slots_in_tendons_and_equalities() -> None:
     active = given.efc_D > 0
     assert (active == (made.efc_D > 0)).all()
     torch.testing.assert_close(made.efc_pos[active], given.efc_pos[active], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+def test_moving_surfaces(cone: str) -> None:
+    """Conveyors and turntables, on either side of a contact: velocity and reference of the friction rows."""
+    xml = HEAP.format(cone=cone, impratio=2)
+    for name, field in {"floor": "0.5 -0.3 0.2 0 0 2", "ramp": "0 1 0 0.4 0.1 -1", "ball": "0.1 0.2 0.3 3 2 1"}.items():
+        xml = xml.replace(f'name="{name}" type', f'name="{name}" surfacevel="{field}" type')
+    mjm = mujoco.MjModel.from_xml_string(xml)
+    mjds = testing.perturbed_states(mjm, NWORLD, seed=1, settle=200)
+    report = rows_report(mjm, mjds, GEOMETRY)
+    assert max(np.abs(mjd.contact.surfacevel).max() for mjd in mjds) > 0.5
+    report.raise_for_failures()

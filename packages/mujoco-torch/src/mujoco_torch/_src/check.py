@@ -437,11 +437,6 @@ def _adhesion(s: _Subject) -> _Found:
     yield from _report("adhesion of contacts is not simulated", geoms + pairs)
 
 
-def _surface_velocity(s: _Subject) -> _Found:
-    geoms = _where(s.mjm, ObjType.GEOM, s.mjm.geom_surfacevel)
-    yield from _report("moving surfaces are not simulated", geoms)
-
-
 RULES = (
     Rule(
         "integrator",
@@ -587,12 +582,6 @@ RULES = (
         _geom_pair,
     ),
     Rule("adhesion", "adhesion of geoms and geom pairs", "set adhesion to 0", _adhesion),
-    Rule(
-        "surface-velocity",
-        "geoms with a moving surface",
-        "set surfacevel of the geoms to 0",
-        _surface_velocity,
-    ),
 )
 
 SUPPORTED = (
@@ -607,7 +596,7 @@ SUPPORTED = (
         "actuators",
         "on joints, stateless; gain fixed or affine, bias none or affine; clamps of control and force",
     ),
-    ("contacts", "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; pyramidal cone"),
+    ("contacts", "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; moving surfaces; pyramidal cone"),
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
     ("solver", "Newton, warm start"),
     ("integrators", "Euler with implicit damping, RK4"),

@@ -16,7 +16,7 @@ from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
 
 ROW_INPUTS = names(
-    "qpos qvel eq_active xpos xquat subtree_com cdof ten_J ten_length cvel cdof_dot contact_dist contact_pos "
+    "qpos qvel eq_active xpos xquat geom_xpos geom_xmat subtree_com cdof ten_J ten_length cvel cdof_dot contact_dist contact_pos "
     "contact_frame"
 )
 """What the rows are made of."""
@@ -39,6 +39,15 @@ class Constraints(NamedTuple):
     """values of J ``[nJ, 1 or B]`` of the given rows: equalities, friction losses, limits"""
     given: Rows
     contact: Rows
+    surface: Tensor | None
+    """velocity of the surfaces at the contacts, second minus first, along the axes ``[axes, nconmax, B]``; None at rest"""
+
+    def contact_reference(self, m: InsideModel) -> Tensor:
+        """Reference of the contacts ``[1 or axes, nconmax, B]``, along the normal or along all axes."""
+        normal = self.contact.reference.unsqueeze(0)
+        if self.surface is None:
+            return normal
+        return torch.cat((normal, -m.contact_friction_damping * self.surface[1:]))
 
 
 @public(reads=ROW_INPUTS, writes=("nefc", "efc_pos", "efc_D", "efc_vel", "efc_aref"))
@@ -59,27 +68,39 @@ def make_constraint(m: InsideModel, d: InsideData) -> InsideData:
     constraints = make_constraints(m, d)
     d = d.replace(constraints=constraints)
     pos, D, reference = (
-        _each_row(m, *pair) for pair in zip(constraints.given, _contact_rows(m, constraints.contact), strict=True)
+        _each_row(m, *pair) for pair in zip(constraints.given, _contact_rows(m, constraints), strict=True)
     )
     vel = row_motion(m, d, d.cvel, d.qvel)
+    aref = reference - m.row_damping * vel
+    if constraints.surface is not None:
+        at_rest = vel.new_zeros((m.system.ngiven, vel.shape[-1]))
+        vel = vel + _each_row(m, at_rest, _along_edges(m, constraints.surface))
     return d.replace(
         nefc=(D > 0).sum(0, dtype=torch.int32),
         efc_pos=pos,
         efc_D=D,
         efc_vel=vel,
-        efc_aref=reference - m.row_damping * vel,
+        efc_aref=aref,
     )
 
 
-def _contact_rows(m: InsideModel, contact: Rows) -> Rows:
+def _contact_rows(m: InsideModel, constraints: Constraints) -> Rows:
     """Values of every contact row; of an elliptic cone only the normal has a position, and each axis its own mass."""
     if not m.nconmax:
-        return contact
-    pos, D, reference = (m.contact_row @ x for x in contact)
+        return constraints.contact
+    pos, D = (m.contact_row @ x for x in constraints.contact[:2])
+    reference = _along_edges(m, constraints.contact_reference(m))
     if m.cone == ConeType.PYRAMIDAL:
         return Rows(pos, D, reference)
-    normal = m.row_edge[0]
-    return Rows(normal * pos, m.row_scale * D, normal * reference)
+    return Rows(m.row_edge[0] * pos, m.row_scale * D, reference)
+
+
+def _along_edges(m: InsideModel, axes: Tensor) -> Tensor:
+    """Values ``[rows, B]`` along the edge of each contact row, of values along the first axes of the contacts."""
+    rows = m.contact_row @ axes
+    if len(axes) == 1 and m.cone == ConeType.PYRAMIDAL:
+        return rows[0]
+    return (m.row_edge[: len(axes)] * rows).sum(0)
 
 
 def _each_row(m: InsideModel, given: Tensor, contact: Tensor) -> Tensor:
@@ -111,7 +132,29 @@ def make_constraints(m: InsideModel, d: InsideData) -> Constraints:
     none = Rows(*(d.qpos.new_zeros((0, d.qpos.shape[-1])) for _ in Rows._fields))
     given = Rows(*(torch.cat(x) for x in zip(*parts, strict=True))) if len(parts) > 1 else (*parts, none)[0]
     contact = _active_below(m, "contact", d.contact_dist, m.contact_threshold) if m.nconmax else none
-    return Constraints(jac, given, contact)
+    return Constraints(jac, given, contact, _surface_velocity(m, d) if m.moving_surface else None)
+
+
+def _surface_velocity(m: InsideModel, d: InsideData) -> Tensor:
+    """Velocity of the second surface against the first ``[axes, nconmax, B]``: both tangents, then the spin.
+
+    A surface moves as ``v + w x r`` about the geom's origin, in the geom's frame; the normal part does not count.
+    Source: MuJoCo documentation, "XML reference", "geom/surfacevel".
+    """
+    pose = torch.cat((d.geom_xpos, d.geom_xmat))
+    relative = [0.0, 0.0]
+    for sign, side in ((1.0, "2"), (-1.0, "1")):
+        geom = getattr(m, f"contact_geom{side}") @ pose
+        field = getattr(m, f"contact_surface{side}")
+        columns = Components(geom[3:])
+        v, w = (Components(dot(columns[3 * k : 3 * k + 3], field[at : at + 3]) for k in range(3)) for at in (0, 3))
+        moving = v + cross(w, d.contact_pos - geom[:3])
+        relative = [relative[0] + sign * moving, relative[1] + sign * w]
+    slide, spin = relative
+    along = [Components(d.contact_frame[3 * k : 3 * k + 3]) for k in range(3)]
+    axes = [dot(along[1], slide), dot(along[2], slide), dot(along[0], spin)]
+    rest = torch.zeros_like(axes[0])
+    return torch.stack([rest, *axes, rest, rest][: m.system.axes])
 
 
 def _equalities(m: InsideModel, d: InsideData) -> tuple[Rows, Tensor]:

@@ -220,7 +220,30 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     margin = np.array([p.margin for p in slots])
     powers, more = _impedance(mjm, "contact", solref, solimp, margin, invweight)
     arrays |= dict(contact_row_damping=items(_contact_damping(mjm, slots, nrow, elliptic)))
-    return static | powers, arrays | more
+    return static | powers | dict(moving_surface=_moving_surface(mjm, slots)), (
+        arrays | more | _surfaces(mjm, slots, elliptic)
+    )
+
+
+def _moving_surface(mjm: mujoco.MjModel, slots: list[GeomPair]) -> bool:
+    """Whether a geom with friction moves its surface."""
+    touching = [g for p in slots if p.condim > 1 for g in (p.geom1, p.geom2)]
+    return bool(mjm.flg_surfacevel) and bool(mjm.geom_surfacevel[touching].any())
+
+
+def _surfaces(mjm: mujoco.MjModel, slots: list[GeomPair], elliptic: bool) -> dict[str, Any]:
+    """Surface velocities of both geoms of each contact, and the damping of its friction."""
+    if not _moving_surface(mjm, slots):
+        return {}
+    first, second = [p.geom1 for p in slots], [p.geom2 for p in slots]
+    damping = [_contact_damping(mjm, [p], [2], elliptic)[1] for p in slots]
+    return dict(
+        contact_geom1=select(first, mjm.ngeom),
+        contact_geom2=select(second, mjm.ngeom),
+        contact_surface1=items(mjm.geom_surfacevel[first]),
+        contact_surface2=items(mjm.geom_surfacevel[second]),
+        contact_friction_damping=items(np.array(damping)),
+    )
 
 
 def _contact_damping(mjm: mujoco.MjModel, slots: list[GeomPair], nrow: list[int], elliptic: bool) -> np.ndarray:
