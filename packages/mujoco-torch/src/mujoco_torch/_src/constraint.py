@@ -14,7 +14,7 @@ from mujoco_torch._src.types import InsideData, InsideModel
 
 
 class Constraints(NamedTuple):
-    """Values ``[nl + nconmax, B]`` of constraints, limits first; all rows of a contact share those of the contact."""
+    """Values ``[n, B]`` of given rows or of contacts; all rows of a contact share those of the contact."""
 
     pos: Tensor
     D: Tensor
@@ -40,9 +40,11 @@ def make_constraint(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: the contacts or velocities of ``d`` do not fit the model.
     """
-    constraints = make_constraints(m, d)
-    spread = m.system.row_constraint
-    pos, D, reference = (spread @ x for x in constraints)
+    given, contact = constraints = make_constraints(m, d)
+    spread = m.system.row_contact
+    pos = torch.cat((given.pos, spread @ contact.pos))
+    D = solver.row_weight(m.system, given.D, contact.D, m.row_scale)
+    reference = torch.cat((given.reference, spread @ contact.reference))
     vel = row_motion(m, d, d.cvel, d.qvel)
     return d.replace(
         nefc=(D > 0).sum(0, dtype=torch.int32),
@@ -54,21 +56,17 @@ def make_constraint(m: InsideModel, d: InsideData) -> InsideData:
     )
 
 
-def make_constraints(m: InsideModel, d: InsideData) -> Constraints:
-    """Position, mass and reference of every limit and contact (``mj_instantiateLimit``, ``mj_instantiateContact``)."""
-    parts = []
+def make_constraints(m: InsideModel, d: InsideData) -> tuple[Constraints, Constraints]:
+    """Position, mass and reference of every given row and contact (``mj_instantiateLimit``, ``mj_instantiateContact``)."""
+    given = contact = Constraints(*(d.qpos.new_zeros((0, d.qpos.shape[-1])) for _ in Constraints._fields))
     if m.nl:
         dist = m.limit_qpos @ d.qpos + m.limit_offset
         if m.ball_limit:
             dist = dist - m.limit_ball @ norm(quat_to_rotation_vector(joint_quats(m, d.qpos)))
-        parts.append(_constraints(m, "limit", dist, m.limit_margin))
+        given = _constraints(m, "limit", dist, m.limit_margin)
     if m.nconmax:
-        parts.append(_constraints(m, "contact", d.contact_dist, m.contact_threshold))
-    if not parts:
-        return Constraints(*(d.qpos.new_zeros((0, d.qpos.shape[-1])) for _ in Constraints._fields))
-    return Constraints(
-        *(torch.cat(field) if len(field) > 1 else field[0] for field in zip(*parts, strict=True))
-    )
+        contact = _constraints(m, "contact", d.contact_dist, m.contact_threshold)
+    return given, contact
 
 
 def _constraints(m: InsideModel, name: str, dist: Tensor, threshold: Tensor) -> Constraints:
@@ -96,11 +94,12 @@ def _constraints(m: InsideModel, name: str, dist: Tensor, threshold: Tensor) -> 
     return Constraints(pos, torch.where(active, 1.0 / resistance, 0.0), -get("stiffness") * imp * violation)
 
 
-def limit_axis(m: InsideModel, d: InsideData) -> Tensor:
-    """Axes ``[3, nl, 1 or B]`` of the limit rows: the side of a scalar joint; the axis about which a ball is turned."""
+def given_jacobian(m: InsideModel, d: InsideData) -> Tensor:
+    """Values ``[nJ, 1 or B]`` of the given rows: the side of a scalar joint; the axis about which a ball is turned."""
     if not m.ball_limit:
-        return m.limit_axis
-    return m.limit_axis - m.limit_ball @ normalize(quat_to_rotation_vector(joint_quats(m, d.qpos)))[0]
+        return m.limit_jac
+    axis = m.limit_ball @ normalize(quat_to_rotation_vector(joint_quats(m, d.qpos)))[0]
+    return m.limit_jac - m.limit_value @ axis.flatten(0, 1)
 
 
 def row_motion(m: InsideModel, d: InsideData, motion: Tensor, joint: Tensor) -> Tensor:
@@ -109,8 +108,8 @@ def row_motion(m: InsideModel, d: InsideData, motion: Tensor, joint: Tensor) -> 
     A contact row moves as the relative motion of its two bodies at the contact, along its axes.
     """
     parts = []
-    if m.nl:
-        parts.append(dot(limit_axis(m, d), (m.limit_qvel @ joint).unflatten(0, (3, m.nl))))
+    if m.system.ngiven:
+        parts.append(m.system.given_sum @ (given_jacobian(m, d) * (m.system.given_col @ joint)))
     if m.nconmax:
         (turn1, move1), (turn2, move2) = (_at_contacts(m, d, motion, side) for side in ("1", "2"))
         turn, move = turn2 - turn1, move2 - move1
@@ -135,5 +134,5 @@ def _at_contacts(m: InsideModel, d: InsideData, motion: Tensor, side: str) -> tu
 def row_jacobian(m: InsideModel, d: InsideData) -> Tensor:
     """Dense Jacobian ``[njmax, nv, B]`` of all rows (``efc_J``)."""
     return solver.jacobian(
-        m.system, d.cdof, d.subtree_com, d.contact_pos, d.contact_frame, m.row_edge, limit_axis(m, d)
+        m.system, d.cdof, d.subtree_com, d.contact_pos, d.contact_frame, m.row_edge, given_jacobian(m, d)
     )

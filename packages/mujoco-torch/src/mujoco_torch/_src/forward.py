@@ -6,7 +6,7 @@ from mujoco_torch._src import solver
 from mujoco_torch._src.actuation import fwd_actuation
 from mujoco_torch._src.bias import rne
 from mujoco_torch._src.com import com_pos, com_vel
-from mujoco_torch._src.constraint import limit_axis, make_constraint, make_constraints, row_motion
+from mujoco_torch._src.constraint import given_jacobian, make_constraint, make_constraints, row_motion
 from mujoco_torch._src.contact import collision
 from mujoco_torch._src.inertia import crb, factor_m, solve_m
 from mujoco_torch._src.kinematics import camlight, kinematics
@@ -112,6 +112,7 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
             efc_force=torch.zeros_like(d.efc_D),
             solver_niter=d.qacc_smooth.new_zeros(d.qacc_smooth.shape[-1], dtype=torch.int32),
         )
+    given, contact = d.constraints
     qacc, qfrc_constraint, niter = solver.solve(
         m.system,
         d.M,
@@ -120,10 +121,15 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
         d.contact_pos,
         d.contact_frame,
         m.row_edge,
-        limit_axis(m, d),
-        d.constraints.D,
-        d.constraints.reference,
-        m.constraint_damping,
+        given_jacobian(m, d),
+        given.D,
+        given.reference,
+        contact.D,
+        contact.reference.unsqueeze(0),
+        m.row_scale,
+        m.cone_friction,
+        m.row_damping,
+        m.frictionloss,
         d.qvel,
         d.qfrc_smooth,
         d.qacc_smooth,

@@ -8,6 +8,7 @@ import numpy as np
 from mujoco_torch._src.collision.pairs import GeomPair, geom_pairs
 from mujoco_torch._src.enums import DisableBit, JointType
 from mujoco_torch._src.pattern import Pattern
+from mujoco_torch._src.solver import RowKind
 from mujoco_torch._src.structure.arrays import MINVAL, QUAT_JOINTS, Part, disabled, items, moved_by, select
 
 
@@ -20,7 +21,7 @@ def limits(mjm: mujoco.MjModel) -> Part:
         if off
         else [j for j in range(mjm.njnt) if mjm.jnt_limited[j] and mjm.jnt_type[j] != JointType.FREE]
     )
-    qpos, offset, ball, owner, dofs, axis = [], [], [], [], [], []
+    qpos, offset, ball, owner, dofs, jac = [], [], [], [], [], []
     for j in joints:
         lower, upper = mjm.jnt_range[j]
         is_ball = mjm.jnt_type[j] == JointType.BALL
@@ -33,21 +34,24 @@ def limits(mjm: mujoco.MjModel) -> Part:
             ball.append(quat.index(j) if is_ball else -1)
             owner.append(j)
             # A ball's axis is made in the step; a scalar joint's is the side.
-            dofs.append([mjm.jnt_dofadr[j] + k if is_ball or k == 0 else -1 for k in range(3)])
-            axis.append([0.0 if is_ball else side, 0.0, 0.0])
+            first = int(mjm.jnt_dofadr[j])
+            dofs.append((first, first + 1, first + 2) if is_ball else (first,))
+            jac += [0.0] * 3 if is_ball else [side]
     nl = len(owner)
+    # Where a ball's values stand among the components of all axes, one after the other.
+    value = [k * nl + row if len(at) > 1 else -1 for row, at in enumerate(dofs) for k in range(len(at))]
     invweight = mjm.dof_invweight0[mjm.jnt_dofadr[owner]] if owner else np.zeros(0)
     static = dict(
         nl=nl,
         ball_limit=any(q >= 0 for q in ball),
         limit_joint=tuple(int(j) for j in owner),
-        limit_dof=tuple(int(d[0]) for d in dofs),
-        limit_size=tuple(1 if d[1] < 0 else 3 for d in dofs),
+        given_kind=(RowKind.LIMIT,) * nl,
+        given_dofs=tuple(dofs),
     )
     arrays = dict(
         limit_qpos=Pattern.of_matrix(np.array(qpos).reshape(nl, mjm.nq)),
-        limit_qvel=select([d[k] for k in range(3) for d in dofs], mjm.nv),
-        limit_axis=items(np.array(axis).reshape(nl, 3)),
+        limit_jac=np.array(jac).reshape(-1, 1),
+        limit_value=select(value, 3 * nl),
         limit_offset=np.array(offset).reshape(nl, 1),
         limit_ball=select(ball, len(quat)),
     )
@@ -113,6 +117,8 @@ def contacts(mjm: mujoco.MjModel) -> Part:
         contact_root2=select(mjm.body_rootid[body2], mjm.nbody),
         contact_friction=items(friction),
         row_edge=_row_edges(dims, friction)[..., None],
+        row_scale=np.ones((int(address[-1]), 1)),
+        cone_friction=np.zeros((0, nconmax, 1)),
         # A contact of two fixed bodies is listed, but has no rows: no distance is below its threshold.
         contact_threshold=items(np.array([-np.inf if p.fixed else p.margin for p in slots])),
     )
