@@ -16,8 +16,8 @@ from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
 
 ROW_INPUTS = names(
-    "qpos qvel eq_active xpos xquat geom_xpos geom_xmat subtree_com cdof ten_J ten_length cvel cdof_dot contact_dist contact_pos "
-    "contact_frame"
+    "qpos qvel eq_active xpos xquat geom_xpos geom_xmat subtree_com cdof ten_J ten_length cvel cdof_dot contact_dist "
+    "contact_pos contact_frame"
 )
 """What the rows are made of."""
 

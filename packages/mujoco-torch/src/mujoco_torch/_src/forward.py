@@ -88,10 +88,7 @@ def fwd_acceleration(m: InsideModel, d: InsideData) -> InsideData:
 
 
 @public(
-    reads=names(
-        "qpos qvel qacc_warmstart subtree_com cdof M qfrc_smooth qacc_smooth contact_dist contact_pos contact_frame "
-        "efc_D efc_aref"
-    ),
+    reads=(*ROW_INPUTS, *names("qacc_warmstart M qfrc_smooth qacc_smooth efc_D efc_aref")),
     writes=("qacc", "qfrc_constraint", "efc_force", "solver_niter"),
 )
 def solve(m: InsideModel, d: InsideData) -> InsideData:
@@ -114,6 +111,7 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
             efc_force=torch.zeros_like(d.efc_D),
             solver_niter=d.qacc_smooth.new_zeros(d.qacc_smooth.shape[-1], dtype=torch.int32),
         )
+    rows = d.constraints
     qacc, qfrc_constraint, niter = solver.solve(
         m.system,
         d.M,
@@ -122,10 +120,15 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
         d.contact_pos,
         d.contact_frame,
         m.row_edge,
-        limit_axis(m, d),
-        d.constraints.D,
-        d.constraints.reference,
-        m.constraint_damping,
+        rows.given_jac,
+        rows.given.D,
+        rows.given.reference,
+        rows.contact.D,
+        rows.contact_reference(m),
+        m.row_scale,
+        m.cone_friction,
+        m.row_damping,
+        m.frictionloss,
         d.qvel,
         d.qfrc_smooth,
         d.qacc_smooth,

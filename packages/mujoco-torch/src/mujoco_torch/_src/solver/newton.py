@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .linalg import MINVAL, chol_factor, chol_solve, hessian
 from .mass import full_m
-from .rows import jacobian
+from .rows import make_rows
 from .system import System
 
 BLOCK = 512
@@ -78,10 +78,15 @@ def solve(
     contact_pos: Tensor,
     contact_frame: Tensor,
     row_edge: Tensor,
-    limit_axis: Tensor,
-    D: Tensor,
-    reference: Tensor,
+    given_jac: Tensor,
+    given_D: Tensor,
+    given_ref: Tensor,
+    contact_D: Tensor,
+    contact_ref: Tensor,
+    row_scale: Tensor,
+    cone_friction: Tensor,
     damping: Tensor,
+    frictionloss: Tensor,
     qvel: Tensor,
     qfrc_smooth: Tensor,
     qacc_smooth: Tensor,
@@ -91,23 +96,22 @@ def solve(
     """The operator `solve` by `newton`, of dense rows."""
     s = System.of(system)
 
-    def block(M, cdof, com, pos, frame, axis, D, reference, qvel, force, qacc_smooth, qacc_warmstart):
-        J = jacobian(s, cdof, com, pos, frame, row_edge, axis)
-        spread = s.row_constraint
-        weight = spread @ D
-        aref = spread @ reference - (spread @ damping) * _mul(J, qvel)
+    def block(M, cdof, com, pos, frame, jac, given_D, given_ref, contact_D, contact_ref, qvel, force, *start):
+        J, weight, reference = make_rows(
+            s, cdof, com, pos, frame, row_edge, jac, given_D, given_ref, contact_D, contact_ref, row_scale
+        )
+        aref = reference - damping * _mul(J, qvel)
         qacc, niter = newton(
-            full_m(M, s), J, weight, aref, force, qacc_smooth, qacc_warmstart,
+            full_m(M, s), J, weight, aref, force, *start,
             tolerance=s.tolerance, ls_tolerance=s.ls_tolerance, iterations=s.iterations, ls_iterations=s.ls_iterations,
         )  # fmt: skip
         pull = weight * _negative(_mul(J, qacc) - aref).neg()
         return qacc, (J * pull.unsqueeze(1)).sum(0), niter
 
     worlds = M.shape[-1]
-    limit_axis = limit_axis.expand(*limit_axis.shape[:-1], worlds)
     inputs = (
-        M, cdof, subtree_com, contact_pos, contact_frame, limit_axis, D, reference, qvel, qfrc_smooth, qacc_smooth,
-        qacc_warmstart,
+        M, cdof, subtree_com, contact_pos, contact_frame, given_jac.expand(-1, worlds), given_D, given_ref, contact_D,
+        contact_ref, qvel, qfrc_smooth, qacc_smooth, qacc_warmstart,
     )  # fmt: skip
     if M.device.type != "cpu" or worlds <= BLOCK:
         return block(*inputs)
