@@ -215,9 +215,10 @@ def _tangent(radius: Tensor, end: Components, sign: float) -> Components:
     square = dot(end, end)
     beyond = square - radius * radius
     outside = beyond > 0
-    height = sign * radius * torch.where(outside, torch.where(outside, beyond, 1.0).sqrt(), 0.0)
-    across = Components((end[1], -end[0]))
-    return (radius * radius * end + height * across) / square
+    root = torch.where(outside, torch.where(outside, beyond, 1.0).sqrt(), 0.0)
+    across = sign * radius * Components((end[1], -end[0]))
+    # In C's order: between two ways of one length, rounding decides.
+    return (end * (radius * radius) + across * root) / square
 
 
 def _shorter(clockwise, counterclockwise, crossed: list[Tensor]) -> Tensor:
@@ -258,7 +259,7 @@ def _reflection(radius: Tensor, end0: Components, end1: Components) -> Component
     incidence, found = _incidence(ratio0, ratio1, torch.where(apart, cosine, 0.0).acos())
     first = _area(end0, end1) > 0
     ratio = torch.where(first, ratio0, ratio1)
-    turned = incidence - torch.asin(ratio * incidence.sin())
+    turned = incidence - _asin(ratio * incidence.sin())
     from_end = normalize(where(first, end0, end1))[0]
     c, s = turned.cos(), turned.sin()
     point = Components((c * from_end[0] - s * from_end[1], s * from_end[0] + c * from_end[1]))
@@ -295,7 +296,12 @@ def _incidence(ratio0: Tensor, ratio1: Tensor, angle: Tensor) -> tuple[Tensor, T
 
 def _mismatch(x: Tensor, ratio0: Tensor, ratio1: Tensor, angle: Tensor) -> Tensor:
     s = x.sin()
-    return torch.asin(ratio0 * s) + torch.asin(ratio1 * s) - 2.0 * x + angle
+    return _asin(ratio0 * s) + _asin(ratio1 * s) - 2.0 * x + angle
+
+
+def _asin(x: Tensor) -> Tensor:
+    """Arcsine of numbers less than one, whose gradient stays finite where rounding makes them one."""
+    return torch.asin(torch.clamp(x, max=1.0 - torch.finfo(x.dtype).eps))
 
 
 def _mismatch_rate(x: Tensor, ratio0: Tensor, ratio1: Tensor) -> Tensor:
