@@ -1,7 +1,5 @@
 """Rows of the constraint problem against MuJoCo C, row by row: equalities, friction losses, limits, contacts."""
 
-import functools
-
 import mujoco
 import numpy as np
 import pytest
@@ -94,7 +92,9 @@ def advanced(mjm: mujoco.MjModel, mjds: list[mujoco.MjData]) -> list[mujoco.MjDa
     return mjds
 
 
-def rows_report(mjm: mujoco.MjModel, mjds: list[mujoco.MjData], rtol: float = testing.SMOOTH) -> testing.Report:
+def rows_report(
+    mjm: mujoco.MjModel, mjds: list[mujoco.MjData], rtol: float = testing.SMOOTH
+) -> testing.Report:
     """Rows made of C's poses and velocities, against C's rows."""
     m = mjt.put_model(mjm, dtype=torch.float64)
     given = mjt.put_data(m, advanced(mjm, mjds))
@@ -290,7 +290,12 @@ def test_contacts_of_mixed_dimensions(cone: str, impratio: float) -> None:
     mjm = heap(cone, impratio)
     mjds = testing.perturbed_states(mjm, NWORLD, seed=1, settle=200)
     report = rows_report(mjm, mjds, GEOMETRY)
-    dims = {int(dim) for mjd in mjds for dim, at in zip(mjd.contact.dim, mjd.contact.efc_address, strict=True) if at >= 0}
+    dims = {
+        int(dim)
+        for mjd in mjds
+        for dim, at in zip(mjd.contact.dim, mjd.contact.efc_address, strict=True)
+        if at >= 0
+    }
     assert dims == {1, 3, 4, 6}
     report.raise_for_failures()
 
@@ -323,10 +328,110 @@ def test_rows_of_c_keep_their_slots_in_tendons_and_equalities() -> None:
 def test_moving_surfaces(cone: str) -> None:
     """Conveyors and turntables, on either side of a contact: velocity and reference of the friction rows."""
     xml = HEAP.format(cone=cone, impratio=2)
-    for name, field in {"floor": "0.5 -0.3 0.2 0 0 2", "ramp": "0 1 0 0.4 0.1 -1", "ball": "0.1 0.2 0.3 3 2 1"}.items():
+    for name, field in {
+        "floor": "0.5 -0.3 0.2 0 0 2",
+        "ramp": "0 1 0 0.4 0.1 -1",
+        "ball": "0.1 0.2 0.3 3 2 1",
+    }.items():
         xml = xml.replace(f'name="{name}" type', f'name="{name}" surfacevel="{field}" type')
     mjm = mujoco.MjModel.from_xml_string(xml)
     mjds = testing.perturbed_states(mjm, NWORLD, seed=1, settle=200)
     report = rows_report(mjm, mjds, GEOMETRY)
     assert max(np.abs(mjd.contact.surfacevel).max() for mjd in mjds) > 0.5
     report.raise_for_failures()
+
+
+def lossy() -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_string(LOSSY.replace("{flag}", ""))
+
+
+def everything() -> mujoco.MjModel:
+    """Equalities of every kind but tendons, on one model."""
+    return bodies(f"<equality>{''.join(EQUALITIES.values())}</equality>")
+
+
+@pytest.mark.parametrize("make", [everything, lossy])
+def test_float32(make) -> None:
+    mjm = make()
+    mjds = advanced(mjm, states(mjm))
+    m = mjt.put_model(mjm, dtype=torch.float32)
+    d = mjt.make_constraint(m, mjt.put_data(m, mjds))
+    testing.compare(m, d, mjds, ROWS, 1e-4).raise_for_failures()
+
+
+def made_rows(m: mjt.Model, d: mjt.Data) -> mjt.Data:
+    return mjt.fwd_velocity(m, mjt.fwd_position(m, d))
+
+
+def row_values(d: mjt.Data) -> torch.Tensor:
+    return torch.cat((d.efc_pos, d.efc_D * 1e-3, d.efc_vel, d.efc_aref * 1e-2), -1)
+
+
+@pytest.mark.parametrize("make", [everything, lossy])
+def test_gradients_are_those_of_finite_differences(make) -> None:
+    """Of all row values by qpos and qvel, along random directions; states off the edges of the constraints."""
+    mjm = make()
+    m = mjt.put_model(mjm, dtype=torch.float64)
+    d = mjt.put_data(m, states(mjm)[0])
+    generator = torch.Generator().manual_seed(0)
+    qpos, qvel = (torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in (d.qpos, d.qvel))
+
+    def along(t: torch.Tensor) -> torch.Tensor:
+        return row_values(made_rows(m, d.replace(qpos=d.qpos + t * qpos, qvel=d.qvel + t * qvel)))
+
+    zero = torch.zeros((), dtype=torch.float64)
+    exact = torch.func.jacrev(along)(zero)
+    step = torch.tensor(1e-6, dtype=torch.float64)
+    approximate = (along(step) - along(-step)) / (2 * step)
+    torch.testing.assert_close(exact, approximate, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["connect-to-world", "weld-to-world", "weld-within-a-tree", "joint-pair", "connect-bodies"]
+)
+def test_gradients_are_finite_without_a_violation(name: str) -> None:
+    """At qpos0 and at rest a connect is at distance zero and a weld at the identity."""
+    mjm = bodies(f"<equality>{EQUALITIES[name]}</equality>")
+    mjd = mujoco.MjData(mjm)
+    mujoco.mj_forward(mjm, mjd)
+    m = mjt.put_model(mjm, dtype=torch.float64)
+    d = mjt.make_data(m, 2)
+    qpos, qvel = d.qpos.clone().requires_grad_(), d.qvel.clone().requires_grad_()
+    row_values(made_rows(m, d.replace(qpos=qpos, qvel=qvel))).sum().backward()
+    assert qpos.grad.isfinite().all()
+    assert qvel.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("make", [everything, lossy])
+def test_compiled_and_mapped_rows_are_the_same(make) -> None:
+    mjm = make()
+    m = mjt.put_model(mjm, dtype=torch.float64)
+    d = mjt.put_data(m, states(mjm))
+    eager = made_rows(m, d)
+    compiled = torch.compile(made_rows, backend="aot_eager", fullgraph=True)(m, d)
+    mapped = torch.vmap(lambda one: made_rows(m, one))(d)
+    for name in ("nefc", "efc_pos", "efc_D", "efc_vel", "efc_aref"):
+        torch.testing.assert_close(getattr(compiled, name), getattr(eager, name))
+        torch.testing.assert_close(getattr(mapped, name), getattr(eager, name))
+
+
+def graph_nodes(mjm: mujoco.MjModel) -> int:
+    """Nodes of the graph of the rows, as the compiler's backend gets it."""
+    m = mjt.put_model(mjm, dtype=torch.float64)
+    d = made_rows(m, mjt.make_data(m, 3))
+    counts = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list) -> torch.fx.GraphModule:
+        counts.append(len(graph.graph.nodes))
+        return graph
+
+    from torch._dynamo.backends.common import aot_autograd
+
+    torch.compile(mjt.make_constraint, backend=aot_autograd(fw_compiler=backend), fullgraph=True)(m, d)
+    return sum(counts)
+
+
+def test_the_graph_does_not_grow_with_the_number_of_equalities() -> None:
+    one = '<connect body1="arm" body2="box" anchor="0.3 0.1 0"/><weld site1="hand" site2="handle"/>'
+    few, many = (graph_nodes(bodies(f"<equality>{one * count}</equality>")) for count in (1, 5))
+    assert few == many

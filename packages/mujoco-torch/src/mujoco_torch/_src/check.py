@@ -108,7 +108,7 @@ class _Subject:
             (DisableBit.LIMIT, (m.jnt_limited, m.tendon_limited)),
         )
         given = any(np.any(x) for flag, values in kinds if not off & flag for x in values)
-        return given and not off & DisableBit.CONSTRAINT or bool(self.pairs)
+        return (given and not off & DisableBit.CONSTRAINT) or bool(self.pairs)
 
 
 # What a rule reports: message and elements of each finding.
@@ -585,7 +585,10 @@ RULES = (
 )
 
 SUPPORTED = (
-    ("joints", "free, ball, slide and hinge, any tree; armature; linear springs and dampers; limits; friction loss"),
+    (
+        "joints",
+        "free, ball, slide and hinge, any tree; armature; linear springs and dampers; limits; friction loss",
+    ),
     ("equality", "connect and weld, of bodies or sites; joint; tendon; each active or not, by world"),
     (
         "tendons",
@@ -596,7 +599,10 @@ SUPPORTED = (
         "actuators",
         "on joints, stateless; gain fixed or affine, bias none or affine; clamps of control and force",
     ),
-    ("contacts", "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; moving surfaces; pyramidal cone"),
+    (
+        "contacts",
+        "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; moving surfaces; pyramidal cone",
+    ),
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
     ("solver", "Newton, warm start"),
     ("integrators", "Euler with implicit damping, RK4"),

@@ -40,7 +40,7 @@ class Constraints(NamedTuple):
     given: Rows
     contact: Rows
     surface: Tensor | None
-    """velocity of the surfaces at the contacts, second minus first, along the axes ``[axes, nconmax, B]``; None at rest"""
+    """velocity of the second surface against the first along the axes ``[axes, nconmax, B]``; None at rest"""
 
     def contact_reference(self, m: InsideModel) -> Tensor:
         """Reference of the contacts ``[1 or axes, nconmax, B]``, along the normal or along all axes."""
@@ -147,7 +147,9 @@ def _surface_velocity(m: InsideModel, d: InsideData) -> Tensor:
         geom = getattr(m, f"contact_geom{side}") @ pose
         field = getattr(m, f"contact_surface{side}")
         columns = Components(geom[3:])
-        v, w = (Components(dot(columns[3 * k : 3 * k + 3], field[at : at + 3]) for k in range(3)) for at in (0, 3))
+        v, w = (
+            Components(dot(columns[3 * k : 3 * k + 3], field[at : at + 3]) for k in range(3)) for at in (0, 3)
+        )
         moving = v + cross(w, d.contact_pos - geom[:3])
         relative = [relative[0] + sign * moving, relative[1] + sign * w]
     slide, spin = relative

@@ -76,9 +76,7 @@ def _rows_of(mjm: mujoco.MjModel, e: int) -> list[Row]:
 
 
 def _row(mjm: mujoco.MjModel, e: int, part: int, dofs: tuple[int, ...], invweight: float, **moves) -> Row:
-    return Row(
-        ConstraintType.EQUALITY, e, part, dofs, mjm.eq_solref[e], mjm.eq_solimp[e], invweight, **moves
-    )
+    return Row(ConstraintType.EQUALITY, e, part, dofs, mjm.eq_solref[e], mjm.eq_solimp[e], invweight, **moves)
 
 
 def _objects(mjm: mujoco.MjModel, e: int) -> tuple[int, int]:

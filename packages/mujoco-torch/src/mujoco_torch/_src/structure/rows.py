@@ -16,7 +16,7 @@ from mujoco_torch._src.structure.equality import Row, equalities, equality_rows,
 def given(mjm: mujoco.MjModel) -> Part:
     """Rows whose values of J are handed to the solver, in C's order: equalities, friction losses, limits.
 
-    Equalities go by id; friction losses by dof, then by tendon; limits by joint, then by tendon, lower side before upper.
+    Equalities go by id; friction losses by dof, then by tendon; limits by joint, then by tendon, lower sides first.
     """
     equality, friction, limit = equality_rows(mjm), _friction_rows(mjm), _limit_rows(mjm)
     rows = equality + friction + limit
@@ -55,7 +55,10 @@ def given(mjm: mujoco.MjModel) -> Part:
     )
     parts = [equalities(mjm, equality, len(places))]
     parts += [_limit_values(mjm, limit, len(quat)), _friction_mass(mjm, friction)]
-    parts += [_impedance(mjm, "equality", *_parameters(equality)), _impedance(mjm, "limit", *_parameters(limit))]
+    parts += [
+        _impedance(mjm, "equality", *_parameters(equality)),
+        _impedance(mjm, "limit", *_parameters(limit)),
+    ]
     for more, some in parts:
         static |= more
         arrays |= some
@@ -123,7 +126,12 @@ def _limit_rows(mjm: mujoco.MjModel) -> list[Row]:
 
 def _joint_limits(mjm: mujoco.MjModel, j: int) -> list[Row]:
     first = int(mjm.jnt_dofadr[j])
-    shared = (mjm.jnt_solref[j], mjm.jnt_solimp[j], float(mjm.dof_invweight0[first]), float(mjm.jnt_margin[j]))
+    shared = (
+        mjm.jnt_solref[j],
+        mjm.jnt_solimp[j],
+        float(mjm.dof_invweight0[first]),
+        float(mjm.jnt_margin[j]),
+    )
     if mjm.jnt_type[j] == JointType.BALL:
         quat = [i for i in range(mjm.njnt) if mjm.jnt_type[i] in QUAT_JOINTS]
         dofs = (first, first + 1, first + 2)
@@ -245,7 +253,9 @@ def _surfaces(mjm: mujoco.MjModel, slots: list[GeomPair], elliptic: bool) -> dic
     )
 
 
-def _contact_damping(mjm: mujoco.MjModel, slots: list[GeomPair], nrow: list[int], elliptic: bool) -> np.ndarray:
+def _contact_damping(
+    mjm: mujoco.MjModel, slots: list[GeomPair], nrow: list[int], elliptic: bool
+) -> np.ndarray:
     """Damping of each contact row; ``solreffriction`` is for the friction rows of elliptic cones."""
     ref, imp = [], []
     for slot, count in zip(slots, nrow, strict=True):
@@ -269,7 +279,9 @@ def _pyramid_invweight(mjm: mujoco.MjModel, dims: list[int], mu: np.ndarray, tra
 def _pyramid_rows(dims: list[int], friction: np.ndarray) -> dict[str, Any]:
     edge = _row_edges(dims, friction)
     return dict(
-        row_edge=edge[..., None], row_scale=np.ones((edge.shape[1], 1)), cone_friction=np.zeros((0, len(dims), 1))
+        row_edge=edge[..., None],
+        row_scale=np.ones((edge.shape[1], 1)),
+        cone_friction=np.zeros((0, len(dims), 1)),
     )
 
 
