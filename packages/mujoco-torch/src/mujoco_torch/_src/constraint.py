@@ -57,7 +57,7 @@ def make_constraint(m: InsideModel, d: InsideData) -> InsideData:
 
 
 def make_constraints(m: InsideModel, d: InsideData) -> tuple[Constraints, Constraints]:
-    """Position, mass and reference of every given row and contact (``mj_instantiateLimit``, ``mj_instantiateContact``)."""
+    """Of every given row, and of every contact (``mj_instantiateLimit``, ``mj_instantiateContact``)."""
     given = contact = Constraints(*(d.qpos.new_zeros((0, d.qpos.shape[-1])) for _ in Constraints._fields))
     if m.nl:
         dist = m.limit_qpos @ d.qpos + m.limit_offset

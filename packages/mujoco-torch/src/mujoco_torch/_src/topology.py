@@ -83,7 +83,7 @@ def build(mjm: mujoco.MjModel) -> tuple[Topology, np.ndarray]:
     owner = [
         c for c, dim in enumerate(static["contact_dim"]) for _ in range(1 if dim == 1 else 2 * (dim - 1))
     ]
-    arrays["frictionloss"] = np.zeros((0, 1))
+    arrays["frictionloss"] = np.zeros((static["nl"], 1))
     arrays["row_damping"] = np.concatenate([limit, contact[owner]])
     static["system"] = System(**{name: static[name] for name in System.FIELDS})
     layout, start = {}, 0
