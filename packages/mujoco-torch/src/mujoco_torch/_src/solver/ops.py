@@ -289,6 +289,10 @@ class _Solve(torch.autograd.Function):
         y = _hessian_solve(mass.full_m(M, system), rows, stiffness, grad_qacc - direct)
         return -_packed(y, qacc, system), *pull(y + grad_qfrc), y, None, None, None
 
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return ops.vmapped(_solve, _SHARED, info.batch_size, in_dims, args)
+
 
 def _product(J: Tensor, x: Tensor) -> Tensor:
     return (J * x).sum(1)
