@@ -124,7 +124,7 @@ class Penalty(NamedTuple):
         if not self.system.cones:
             return jac, plain
         cone = self._cone(residual)
-        units = self._to_cones(jac.transpose(0, 1)).movedim(-2, 2)  # (axes, ncone, nv, B)
+        units = self._to_cones(jac.transpose(0, 1)).transpose(1, 2)  # (axes, ncone, nv, B)
         along = (cone.unit.unsqueeze(2) * units[1:]).sum(0)
         turned = cone.turned.unsqueeze(1)
         lead = units[0] - turned * cone.mu.unsqueeze(1) * along
