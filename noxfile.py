@@ -14,7 +14,7 @@ LIBRARY = "packages/mujoco-torch"
 COMMAND_LINE = "packages/mjt-cli"
 
 # Read for their model files only, never imported: what they require (JAX among it) is left out.
-MODEL_ZOO = ("brax", "dm_control", "gymnasium", "mujoco-mjx")
+MODEL_ZOO = ("brax", "dm_control", "gymnasium", "mujoco-mjx", "mujoco-warp")
 
 # Two test processes on two cores: each gets one thread, or they would wait for each other.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -34,14 +34,39 @@ def install_packages(session: nox.Session, extra: str = "") -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests of both packages on two workers; arguments go to pytest."""
+    install_for_tests(session)
+    run_tests(session, *(session.posargs or ["--durations=15"]))
+
+
+@nox.session
+def zoo(session: nox.Session) -> None:
+    """Compare every model of the packages with MuJoCo C, the large ones too; write docs/zoo.md."""
+    install_for_tests(session)
+    session.run("python", "docs/generate.py")
+    run_tests(session, "--all-models", f"{LIBRARY}/tests/test_zoo.py", *session.posargs)
+
+
+@nox.session(name="random-models")
+def random_models(session: nox.Session) -> None:
+    """Compare 500 random models with MuJoCo C, other ones each time."""
+    install_for_tests(session)
+    profile = ("--hypothesis-profile", "many")
+    run_tests(session, *profile, f"{LIBRARY}/tests/test_parity_random.py", *session.posargs)
+
+
+def install_for_tests(session: nox.Session) -> None:
+    """Install both distributions, what tests need, and the packages whose models are compared."""
     install_packages(session, "[test]")
     session.install(*PINNED, "--no-deps", *MODEL_ZOO)
+
+
+def run_tests(session: nox.Session, *arguments: str) -> None:
+    """Run pytest on two workers with caches of the session's own."""
     caches = Path(session.create_tmp())
     env = ONE_THREAD | {
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         "XDG_CACHE_HOME": str(caches / "xdg"),
     }
-    arguments = session.posargs or ["--durations=15"]
     session.run("pytest", "-n", "2", "--dist", "worksteal", *arguments, env=env)
 
 

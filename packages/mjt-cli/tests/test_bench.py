@@ -156,7 +156,10 @@ def eager(fn, *, mode=None, keep=None, block=None):
     return step
 
 
-STATE = ("time", "qpos", "qvel", "act", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied")
+STATE = (
+    "time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied",
+    "eq_active", "mocap_pos", "mocap_quat",
+)  # fmt: skip
 
 
 def fields_of_data() -> list[str]:

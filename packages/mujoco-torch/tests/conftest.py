@@ -5,8 +5,13 @@ import os
 # Before torch is imported: the tests run several workers on few cores, and the operations are small.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import hypothesis
 import pytest
 import torch
+
+hypothesis.settings.register_profile("default", max_examples=40, derandomize=True, deadline=None)
+hypothesis.settings.register_profile("many", max_examples=500, deadline=None)
+hypothesis.settings.load_profile("default")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -17,3 +22,9 @@ def _one_thread() -> None:
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     torch.manual_seed(0)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all-models", action="store_true", help="compare the large models of other packages, too"
+    )

@@ -73,8 +73,6 @@ REFUSED = [
     ("polynomial-spring", _joint('stiffness="1 0 2"'), ("joint 'j'",)),
     ("polynomial-damper", _joint('type="ball" damping="0 1"'), ("joint 'j'",)),
     ("plastic-spring", _joint('stiffness="1" springyield="5"'), ("joint 'j'",)),
-    ("frictionloss", _joint('type="ball" frictionloss="1"'), ("joint 'j'",)),
-    ("equality", _xml(rest='<equality><joint joint1="j" active="false"/></equality>'), ("equality 0",)),
     ("tendon", _xml(rest=TENDON), ("tendon 't'",)),
     ("flex", _xml(TWO_BODIES, f"<deformable>{ROPE}</deformable>"), ("flex 'rope'",)),
     ("sensor", _xml(rest=SENSORS), ("sensor 'q'", "sensor 1")),
@@ -127,7 +125,6 @@ REFUSED = [
         ),
         ("pair 'p'",),
     ),
-    ("surface-velocity", _xml(BALL_GEOM.replace("/>", ' surfacevel="1 0 0"/>')), ("geom 'ball'",)),
 ]
 
 ALLOWED = {
@@ -145,6 +142,13 @@ ALLOWED = {
         + FALLING.format(type="capsule").replace("foot", "shin")
         + FALLING.format(type="sphere").replace('"foot"', '"toe" condim="6" margin=".1" priority="1"'),
     ),
+    "equalities and friction": _xml(
+        LIMITED
+        + '<body name="a"><freejoint/><geom size=".1"/></body>'
+        + '<body><joint type="ball" frictionloss="1"/><geom size=".1"/></body>',
+        '<equality><joint joint1="j" active="false"/><weld body1="a"/><connect body1="a" anchor="0 0 0"/></equality>',
+    ),
+    "a moving surface": _xml(FLOOR.replace("/>", ' surfacevel="1 0 0"/>') + FALLING.format(type="sphere")),
     "a box that cannot touch": _xml(f'{FLOOR}<geom type="box" size="1 1 1"/>' + LIMITED),
     "a box that is excluded": _xml(
         FLOOR + FALLING.format(type="box").replace("<body", '<body name="b"'),
@@ -191,6 +195,17 @@ def test_a_refused_feature_gives_its_finding_alone(feature, xml, elements):
 @pytest.mark.parametrize("name", ALLOWED)
 def test_what_is_simulated_gives_no_finding(name):
     assert check(mujoco.MjModel.from_xml_string(ALLOWED[name])) == ()
+
+
+def test_equalities_of_other_kinds_are_refused_by_name():
+    rest = '<equality><joint joint1="j"/><joint name="e" joint1="j"/><joint joint1="j"/></equality>'
+    mjm = mujoco.MjModel.from_xml_string(_xml(rest=rest))
+    assert check(mjm) == ()
+    mjm.eq_type[1:] = mujoco.mjtEq.mjEQ_FLEX, mujoco.mjtEq.mjEQ_DISTANCE
+    findings = check(mjm)
+    assert [finding.feature for finding in findings] == ["equality", "equality"]
+    assert [finding.elements for finding in findings] == [("equality 'e'",), ("equality 2",)]
+    assert "flex" in findings[0].message and "distance" in findings[1].message
 
 
 @pytest.mark.parametrize("flag", [bit for bit in mujoco.mjtDisableBit.__members__ if bit != "mjNDISABLE"])
@@ -290,9 +305,7 @@ EDITED = {
     "actuator_trntype": "actuator-transmission",
     "body_gravcomp": "gravcomp",
     "dof_dampingpoly": "polynomial-damper",
-    "dof_frictionloss": "frictionloss",
     "geom_adhesion": "adhesion",
-    "geom_surfacevel": "surface-velocity",
     "geom_type": "geom-pair",
     "jnt_springyield": "plastic-spring",
     "jnt_stiffnesspoly": "polynomial-spring",
@@ -326,7 +339,7 @@ def test_an_edited_field_is_found(field):
 
 # All other fields of MjModel, as patterns: read by the library, or of no effect on what it computes.
 ELEMENTS_REFUSED = (
-    "eq_.*|tendon_.*|ten_J_.*|wrap_.*|sensor_.*|flex.*|efm.*|plugin(_.*)?|(body|geom|actuator)_plugin"
+    "tendon_.*|ten_J_.*|wrap_.*|sensor_.*|flex.*|efm.*|plugin(_.*)?|(body|geom|actuator)_plugin"
 )
 COUNTS_AND_FLAGS = "n[A-Za-z].*|flg_.*|signature"
 SIMULATED = (
@@ -334,6 +347,7 @@ SIMULATED = (
     "|body_(invweight0|mocapid|treeid|contype|conaffinity|margin)|exclude_signature"
     "|jnt_(type|qposadr|dofadr|bodyid|actuatorid|limited|actfrclimited|solref|solimp|pos|axis|stiffness|range)"
     "|jnt_(actfrcrange|margin)|dof_(bodyid|jntid|parentid|treeid|armature|damping|invweight0|M0)"
+    "|dof_(frictionloss|solref|solimp)|eq_.*|geom_surfacevel"
     "|geom_(contype|conaffinity|condim|bodyid|priority|solmix|solref|solimp|size|pos|quat|friction|margin|gap)"
     "|pair_(dim|geom.|signature|solref|solreffriction|solimp|margin|gap|friction)"
     "|site_(bodyid|pos|quat)|(cam|light)_(mode|bodyid|targetbodyid|pos|quat|poscom0|pos0|mat0|dir|dir0)"
@@ -346,7 +360,7 @@ WITHOUT_EFFECT = {
     "for the user": ".*_user|numeric_.*|text_.*|tuple_.*|key_.*|name_.*|names|names_map|paths",
     "shortcuts of C": "[BDM]_.*|map.*|.*_bvh.*|bvh_.*|oct_.*|body_(simple|sameframe)"
     "|geom_(sameframe|aabb|rbound)|dof_(Madr|simplenum|length)|tree_(body|dof).*",
-    "only of a feature that is refused": "jnt_(actgravcomp|plasticadr)|dof_(solref|solimp)"
+    "only of a feature that is refused": "jnt_(actgravcomp|plasticadr)"
     "|geom_(fluid|dataid)|tree_sleep_policy|actuator_(act.*|dynprm|cranklength|historyadr|lengthrange|acc0|length0|ctrlspec)",
 }
 
@@ -411,7 +425,7 @@ def test_feature_ids_are_unique_kebab_case_and_all_tested():
     features = [rule.feature for rule in RULES]
     assert len(set(features)) == len(features)
     assert all(re.fullmatch("[a-z]+(-[a-z]+)*", feature) for feature in features)
-    assert set(features) == {case[0] for case in REFUSED} | {"callback", "disable-flag"}
+    assert set(features) == {case[0] for case in REFUSED} | {"callback", "disable-flag", "equality"}
 
 
 def test_the_table_lists_every_rule():

@@ -24,7 +24,9 @@ C_ENUMS = {
     "ObjType": ("mjtObj", "mjOBJ_"),
     "SensorType": ("mjtSensor", "mjSENS_"),
     "SolverType": ("mjtSolver", "mjSOL_"),
+    "TendonType": ("mjtTendon", "mjTENDON_"),
     "TrnType": ("mjtTrn", "mjTRN_"),
+    "WrapType": ("mjtWrap", "mjWRAP_"),
 }
 
 

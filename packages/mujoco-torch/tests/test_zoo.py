@@ -1,10 +1,11 @@
 """Every model file of the packages people take models from: refused with reasons, or equal to MuJoCo C.
 
-Run as a script it prints the table of all of them in Markdown.
+`nox -s zoo` compares the large ones, too, and writes docs/zoo.md.
 """
 
 import importlib.util
-import pathlib
+import tomllib
+from pathlib import Path
 
 import mujoco
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 import mujoco_torch as mjt
 from mujoco_torch import testing
+from mujoco_torch._src.collision.pairs import geom_pairs
 
 NWORLD = 4
 NSTEP = 3
@@ -20,85 +22,27 @@ NSTEP = 3
 PACKAGES = {
     "gymnasium": ("gymnasium", "envs/mujoco/assets"),
     "brax": ("brax", "."),
-    "dm_control": ("dm_control", "suite"),
+    "dm_control": ("dm_control", "."),
     "mujoco-mjx": ("mujoco.mjx", "test_data"),
+    "mujoco-warp": ("mujoco_warp", "test_data"),
 }
 
-#: Written out, so that a model lost, or won, is noticed.
-SUPPORTED = {
-    "gymnasium": [
-        "ant.xml",
-        "half_cheetah.xml",
-        "hopper.xml",
-        "inverted_double_pendulum.xml",
-        "inverted_pendulum.xml",
-        "reacher.xml",
-        "walker2d.xml",
-        "walker2d_v5.xml",
-    ],
-    "brax": [
-        "envs/assets/ant.xml",
-        "envs/assets/half_cheetah.xml",
-        "envs/assets/hopper.xml",
-        "envs/assets/humanoid.xml",
-        "envs/assets/humanoidstandup.xml",
-        "envs/assets/inverted_double_pendulum.xml",
-        "envs/assets/inverted_pendulum.xml",
-        "envs/assets/pusher.xml",
-        "envs/assets/reacher.xml",
-        "envs/assets/walker2d.xml",
-        "test_data/capsule.xml",
-        "test_data/double_pendulum.xml",
-        "test_data/double_prismatic.xml",
-        "test_data/nonzero_joint_ref.xml",
-        "test_data/prismaversal_2dof_joint.xml",
-        "test_data/prismaversal_3dof_joint.xml",
-        "test_data/single_pendulum.xml",
-        "test_data/single_pendulum_motor.xml",
-        "test_data/single_pendulum_position.xml",
-        "test_data/single_pendulum_position_frclimit.xml",
-        "test_data/single_pendulum_velocity.xml",
-        "test_data/single_prismatic.xml",
-        "test_data/single_spherical_pendulum.xml",
-        "test_data/single_spherical_pendulum_motor.xml",
-        "test_data/single_spherical_pendulum_position.xml",
-        "test_data/single_universal_pendulum.xml",
-        "test_data/solver_params_v2.xml",
-        "test_data/triple_pendulum.xml",
-        "test_data/triple_pendulum_motor.xml",
-        "test_data/triple_prismatic.xml",
-        "test_data/world_fromto.xml",
-        "test_data/world_self_collision.xml",
-    ],
-    "dm_control": [
-        "common/materials.xml",
-        "common/skybox.xml",
-        "common/visual.xml",
-        "lqr.xml",
-        "reacher.xml",
-    ],
-    "mujoco-mjx": [
-        "humanoid/01_humanoids.xml",
-        "humanoid/humanoid.xml",
-        "ray.xml",
-        "tendon/no_tendon.xml",
-    ],
-}
+#: The verdict on every model, written out so that a model lost, or won, is noticed: "supported", the features
+#: refused, or "not compiled" where MuJoCo 4.0 itself refuses the file. Made by docs/generate.py.
+VERDICTS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+SUPPORTED, NOT_COMPILED = "supported", "not compiled"
 
-#: Models that MuJoCo 4.0 itself refuses to compile.
-NOT_COMPILED = {
-    "brax": ["test_data/world_body_transform.xml"],
-    "mujoco-mjx": ["actuator/arm26.xml", "constraints.xml"],
-}
+#: Models with more degrees of freedom or pairs of geoms are compared where --all-models asks for it.
+SMALL_NV, SMALL_PAIRS = 30, 400
 
 
-def folder(package: str) -> pathlib.Path | None:
+def folder(package: str) -> Path | None:
     """The folder with the models of a package, None where it is not installed."""
     module, models = PACKAGES[package]
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         return None
-    return pathlib.Path(spec.submodule_search_locations[0]) / models
+    return Path(spec.submodule_search_locations[0]) / models
 
 
 def names(package: str) -> list[str]:
@@ -112,46 +56,68 @@ def load(package: str, name: str) -> mujoco.MjModel:
 
 
 ALL = [(package, name) for package in PACKAGES for name in names(package)]
-TESTED = [(package, name) for package, name in ALL if name in SUPPORTED[package]]
+TESTED = [entry for entry in ALL if VERDICTS.get(entry[0], {}).get(entry[1]) == SUPPORTED]
+
+
+def verdict(package: str, name: str) -> str:
+    """What happens to a model: supported, not compiled, or the features refused."""
+    try:
+        mjm = load(package, name)
+    except ValueError:
+        return NOT_COMPILED
+    return ", ".join(dict.fromkeys(finding.feature for finding in mjt.check(mjm))) or SUPPORTED
+
+
+def verdicts() -> dict[str, dict[str, str]]:
+    """The verdicts on all models of the installed packages."""
+    return {package: {name: verdict(package, name) for name in names(package)} for package in PACKAGES}
 
 
 @pytest.fixture(autouse=True)
-def _log_elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _log_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MuJoCo appends its warnings to a file in the working directory."""
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_package_has_the_models_listed(package: str) -> None:
+def test_verdicts(package: str) -> None:
     if folder(package) is None:
         pytest.skip(f"{package} is not installed")
-    listed = {*SUPPORTED[package], *NOT_COMPILED.get(package, [])}
-    assert listed <= set(names(package))
+    found = {name: verdict(package, name) for name in names(package)}
+    assert found == VERDICTS[package]
 
 
-@pytest.mark.parametrize(("package", "name"), ALL, ids=[":".join(entry) for entry in ALL])
-def test_model(package: str, name: str) -> None:
-    if name in NOT_COMPILED.get(package, []):
-        with pytest.raises(ValueError, match="Error"):
-            load(package, name)
-        return
+@pytest.mark.parametrize("package", PACKAGES)
+def test_refused_models_are_refused_by_name(package: str) -> None:
+    """`put_model` names the features that the verdict lists."""
+    refused = [name for name, found in VERDICTS[package].items() if found not in (SUPPORTED, NOT_COMPILED)]
+    for name in [name for name in refused if (package, name) in ALL][:5]:
+        with pytest.raises(mjt.UnsupportedModelError, match=VERDICTS[package][name].partition(",")[0]):
+            mjt.put_model(load(package, name))
+
+
+def load_supported(package: str, name: str, request: pytest.FixtureRequest) -> mujoco.MjModel:
+    """A supported model, unless it is a large one and only small ones are asked for."""
     mjm = load(package, name)
-    findings = mjt.check(mjm)
-    if name not in SUPPORTED[package]:
-        assert findings
-        with pytest.raises(mjt.UnsupportedModelError, match=findings[0].feature):
-            mjt.put_model(mjm)
-        return
-    assert not findings
+    large = mjm.nv > SMALL_NV or len(geom_pairs(mjm)) > SMALL_PAIRS
+    if large and not request.config.getoption("--all-models"):
+        pytest.skip(f"{mjm.nv} dofs: large models are compared by nox -s zoo")
+    return mjm
+
+
+@pytest.mark.parametrize(("package", "name"), TESTED, ids=[":".join(entry) for entry in TESTED])
+def test_model(package: str, name: str, request: pytest.FixtureRequest) -> None:
+    """`forward` and a few steps, the solver run until it has converged."""
+    mjm = load_supported(package, name, request)
     states = testing.perturbed_states(mjm, NWORLD, seed=0, settle=200)
     testing.stage_parity(mjm, "forward", states).raise_for_failures()
     steps_parity(testing.converged(mjm), states).raise_for_failures()
 
 
 @pytest.mark.parametrize(("package", "name"), TESTED, ids=[":".join(entry) for entry in TESTED])
-def test_steps_with_the_options_of_the_model(package: str, name: str) -> None:
+def test_steps_with_the_options_of_the_model(package: str, name: str, request: pytest.FixtureRequest) -> None:
     """The iterations, tolerances and warm start of the file: ours stops where C stops."""
-    mjm = load(package, name)
+    mjm = load_supported(package, name, request)
     steps_parity(mjm, testing.perturbed_states(mjm, NWORLD, seed=1, settle=200)).raise_for_failures()
 
 
@@ -171,24 +137,3 @@ def steps_parity(mjm: mujoco.MjModel, states: list[mujoco.MjData]) -> testing.Re
             mujoco.mj_step(mjm, mjd)
     assert not any(warning.number for mjd in mjds for warning in mjd.warning)
     return testing.compare(m, d, mjds, testing.STATE_FIELDS, testing.SOLVED)
-
-
-def table() -> str:
-    """All models of the installed packages, in Markdown: supported, or the features refused."""
-    lines = ["| package | model | nq | nv | nu | verdict |", "|---|---|---|---|---|---|"]
-    for package, name in ALL:
-        try:
-            mjm = load(package, name)
-        except ValueError as error:
-            lines.append(
-                f"| {package} | {name} | | | | MuJoCo does not compile it: {str(error).splitlines()[0]} |"
-            )
-            continue
-        features = dict.fromkeys(finding.feature for finding in mjt.check(mjm))
-        verdict = "refused: " + ", ".join(features) if features else "supported"
-        lines.append(f"| {package} | {name} | {mjm.nq} | {mjm.nv} | {mjm.nu} | {verdict} |")
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    print(table())

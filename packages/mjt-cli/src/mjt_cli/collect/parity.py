@@ -10,7 +10,10 @@ import mujoco_torch as mjt
 from mjt_cli.report import COMPILED_TOLERANCE, PARITY_TOLERANCE, Comparison
 
 PARITY_WORLDS = 8
-INPUT_FIELDS = ("time", "qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "qacc_warmstart")
+INPUT_FIELDS = (
+    "time", "qpos", "qvel", "act", "history", "plastic", "ctrl", "qfrc_applied", "xfrc_applied", "eq_active",
+    "mocap_pos", "mocap_quat", "qacc_warmstart",
+)  # fmt: skip
 OUTPUT_FIELDS = ("qpos", "qvel", "qacc")
 
 # Rounding decides how many iterations a solver takes to its tolerance: no measure of equality.

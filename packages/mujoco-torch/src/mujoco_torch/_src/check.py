@@ -40,6 +40,7 @@ from mujoco_torch._src.enums import (
     SensorType,
     SolverType,
     TrnType,
+    WrapType,
 )
 
 # A name in a message is enough to find the element; a list of thousands is not read.
@@ -49,6 +50,7 @@ _INTEGRATORS = (IntegratorType.EULER, IntegratorType.RK4)
 _TRANSMISSIONS = (TrnType.JOINT, TrnType.JOINTINPARENT)
 _GAINS = (GainType.FIXED, GainType.AFFINE)
 _BIASES = (BiasType.NONE, BiasType.AFFINE)
+_EQUALITIES = (EqType.CONNECT, EqType.WELD, EqType.JOINT, EqType.TENDON)
 
 # Inverse dynamics alone reads INVDISCRETE, and is not part of this release.
 _ENABLE_FLAGS = EnableBit.INVDISCRETE
@@ -98,10 +100,15 @@ class _Subject:
 
     @functools.cached_property
     def has_rows(self) -> bool:
-        """Whether a joint limit or a contact can ever give a constraint row."""
-        off = DisableBit(self.mjm.opt.disableflags)
-        limits = bool(self.mjm.jnt_limited.any()) and not off & (DisableBit.CONSTRAINT | DisableBit.LIMIT)
-        return limits or bool(self.pairs)
+        """Whether an equality, friction loss, limit or contact can ever give a constraint row."""
+        m, off = self.mjm, DisableBit(self.mjm.opt.disableflags)
+        kinds = (
+            (DisableBit.EQUALITY, (m.neq,)),
+            (DisableBit.FRICTIONLOSS, (m.dof_frictionloss, m.tendon_frictionloss)),
+            (DisableBit.LIMIT, (m.jnt_limited, m.tendon_limited)),
+        )
+        given = any(np.any(x) for flag, values in kinds if not off & flag for x in values)
+        return (given and not off & DisableBit.CONSTRAINT) or bool(self.pairs)
 
 
 # What a rule reports: message and elements of each finding.
@@ -299,22 +306,35 @@ def _plastic_spring(s: _Subject) -> _Found:
     yield from _report("joint springs do not yield", joints)
 
 
-def _frictionloss(s: _Subject) -> _Found:
-    joints = _names(s.mjm, ObjType.JOINT, np.unique(s.mjm.dof_jntid[s.mjm.dof_frictionloss != 0]))
-    yield from _report("dry friction of joints is not simulated", joints)
-
-
 # Elements that are refused altogether.
 
 
 def _equality(s: _Subject) -> _Found:
-    kinds = _labels(EqType, s.mjm.eq_type)
-    elements = _names(s.mjm, ObjType.EQUALITY, range(s.mjm.neq))
-    yield from _report(f"equality constraints are not simulated, kinds {kinds}", elements)
+    """One finding for each kind."""
+    kinds = s.mjm.eq_type
+    for kind in np.unique(kinds[~np.isin(kinds, _EQUALITIES)]):
+        elements = _names(s.mjm, ObjType.EQUALITY, np.flatnonzero(kinds == kind))
+        yield f"equality constraints of kind {_label(EqType, kind)} are not simulated", elements
 
 
-def _tendon(s: _Subject) -> _Found:
-    yield from _report("tendons are not simulated", _names(s.mjm, ObjType.TENDON, range(s.mjm.ntendon)))
+def _tendon_plastic_spring(s: _Subject) -> _Found:
+    tendons = _where(s.mjm, ObjType.TENDON, s.mjm.tendon_springyield, s.mjm.tendon_plasticadr >= 0)
+    yield from _report("tendon springs do not yield", tendons)
+
+
+def _tendon_force_range(s: _Subject) -> _Found:
+    tendons = _where(s.mjm, ObjType.TENDON, s.mjm.tendon_actfrclimited)
+    yield from _report("the force of actuators on a tendon is not clamped", tendons)
+
+
+def _tendon_armature(s: _Subject) -> _Found:
+    """Only a model edited after compilation can have it: the compiler refuses it, and C stops at it."""
+    m = s.mjm
+    wrapping = np.isin(m.wrap_type, (WrapType.SPHERE, WrapType.CYLINDER))
+    paths = zip(m.tendon_adr, m.tendon_num, strict=True)
+    wrapped = np.array([wrapping[start : start + count].any() for start, count in paths], bool)
+    tendons = _where(m, ObjType.TENDON, wrapped & (m.tendon_armature != 0))
+    yield from _report("armature of tendons that wrap geoms is not simulated, nor in MuJoCo", tendons)
 
 
 def _flex(s: _Subject) -> _Found:
@@ -417,11 +437,6 @@ def _adhesion(s: _Subject) -> _Found:
     yield from _report("adhesion of contacts is not simulated", geoms + pairs)
 
 
-def _surface_velocity(s: _Subject) -> _Found:
-    geoms = _where(s.mjm, ObjType.GEOM, s.mjm.geom_surfacevel)
-    yield from _report("moving surfaces are not simulated", geoms)
-
-
 RULES = (
     Rule(
         "integrator",
@@ -494,18 +509,29 @@ RULES = (
     ),
     Rule("plastic-spring", "joint springs that yield", "set springyield of the joints to 0", _plastic_spring),
     Rule(
-        "frictionloss",
-        "dry friction of joints",
-        "set frictionloss of the joints to 0, or use damping",
-        _frictionloss,
-    ),
-    Rule(
         "equality",
-        "equality constraints of every kind, active or not",
+        "equality constraints other than connect, weld, joint and tendon, active or not",
         "remove them from the model",
         _equality,
     ),
-    Rule("tendon", "tendons, fixed and spatial", "remove them and what refers to them", _tendon),
+    Rule(
+        "tendon-plastic-spring",
+        "tendon springs that yield",
+        "set springyield of the tendons to 0",
+        _tendon_plastic_spring,
+    ),
+    Rule(
+        "tendon-force-range",
+        "ranges of the total actuator force on a tendon",
+        "set actuatorfrclimited of the tendons to false",
+        _tendon_force_range,
+    ),
+    Rule(
+        "tendon-armature",
+        "armature of tendons that wrap geoms",
+        "set armature of the tendons to 0",
+        _tendon_armature,
+    ),
     Rule("flex", "deformable bodies (flex)", "remove them, or use rigid bodies", _flex),
     Rule("sensor", "sensors of every kind", "remove them and compute the quantity from Data", _sensor),
     Rule(
@@ -556,21 +582,27 @@ RULES = (
         _geom_pair,
     ),
     Rule("adhesion", "adhesion of geoms and geom pairs", "set adhesion to 0", _adhesion),
-    Rule(
-        "surface-velocity",
-        "geoms with a moving surface",
-        "set surfacevel of the geoms to 0",
-        _surface_velocity,
-    ),
 )
 
 SUPPORTED = (
-    ("joints", "free, ball, slide and hinge, any tree; armature; linear springs and dampers; limits"),
+    (
+        "joints",
+        "free, ball, slide and hinge, any tree; armature; linear springs and dampers; limits; friction loss",
+    ),
+    ("equality", "connect and weld, of bodies or sites; joint; tendon; each active or not, by world"),
+    (
+        "tendons",
+        "fixed and spatial: sites, pulleys, spheres and cylinders wrapped around or passed through, side sites; "
+        "armature; springs with two rest lengths and dampers, linear and polynomial",
+    ),
     (
         "actuators",
         "on joints, stateless; gain fixed or affine, bias none or affine; clamps of control and force",
     ),
-    ("contacts", "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; pyramidal cone"),
+    (
+        "contacts",
+        "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; moving surfaces; pyramidal cone",
+    ),
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
     ("solver", "Newton, warm start"),
     ("integrators", "Euler with implicit damping, RK4"),

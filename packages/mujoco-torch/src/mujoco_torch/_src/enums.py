@@ -147,6 +147,24 @@ class TrnType(enum.IntEnum):
     UNDEFINED = 1000
 
 
+class TendonType(enum.IntEnum):
+    """How the length of a tendon is defined, `tendon_type`."""
+
+    FIXED = 0
+    SPATIAL = 1
+
+
+class WrapType(enum.IntEnum):
+    """Objects along a tendon, `wrap_type`."""
+
+    NONE = 0
+    JOINT = 1
+    PULLEY = 2
+    SITE = 3
+    SPHERE = 4
+    CYLINDER = 5
+
+
 class DynType(enum.IntEnum):
     """Activation dynamics of an actuator, `actuator_dyntype`."""
 

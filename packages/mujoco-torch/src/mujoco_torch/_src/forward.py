@@ -6,7 +6,7 @@ from mujoco_torch._src import solver
 from mujoco_torch._src.actuation import fwd_actuation
 from mujoco_torch._src.bias import rne
 from mujoco_torch._src.com import com_pos, com_vel
-from mujoco_torch._src.constraint import given_jacobian, make_constraint, make_constraints, row_motion
+from mujoco_torch._src.constraint import ROW_INPUTS, make_constraint, make_constraints, row_motion
 from mujoco_torch._src.contact import collision
 from mujoco_torch._src.inertia import crb, factor_m, solve_m
 from mujoco_torch._src.kinematics import camlight, kinematics
@@ -14,7 +14,7 @@ from mujoco_torch._src.layout import FIELDS, STATE, names
 from mujoco_torch._src.passive import passive
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.support import xfrc_accumulate_inside
-from mujoco_torch._src.tendon import tendon
+from mujoco_torch._src.tendon import tendon, tendon_bias
 from mujoco_torch._src.transmission import moments, transmission
 from mujoco_torch._src.types import InsideData, InsideModel
 
@@ -63,6 +63,8 @@ def fwd_velocity(m: InsideModel, d: InsideData) -> InsideData:
     d = com_vel.inside(m, d)
     d = passive.inside(m, d)
     d = rne.inside(m, d)
+    if m.tendon_bias:
+        d = d.replace(qfrc_bias=d.qfrc_bias + tendon_bias(m, d))
     return make_constraint.inside(m, d)
 
 
@@ -86,10 +88,7 @@ def fwd_acceleration(m: InsideModel, d: InsideData) -> InsideData:
 
 
 @public(
-    reads=names(
-        "qpos qvel qacc_warmstart subtree_com cdof M qfrc_smooth qacc_smooth contact_dist contact_pos contact_frame "
-        "efc_D efc_aref"
-    ),
+    reads=(*ROW_INPUTS, *names("qacc_warmstart M qfrc_smooth qacc_smooth efc_D efc_aref")),
     writes=("qacc", "qfrc_constraint", "efc_force", "solver_niter"),
 )
 def solve(m: InsideModel, d: InsideData) -> InsideData:
@@ -112,7 +111,7 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
             efc_force=torch.zeros_like(d.efc_D),
             solver_niter=d.qacc_smooth.new_zeros(d.qacc_smooth.shape[-1], dtype=torch.int32),
         )
-    given, contact = d.constraints
+    rows = d.constraints
     qacc, qfrc_constraint, niter = solver.solve(
         m.system,
         d.M,
@@ -121,11 +120,11 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
         d.contact_pos,
         d.contact_frame,
         m.row_edge,
-        given_jacobian(m, d),
-        given.D,
-        given.reference,
-        contact.D,
-        contact.reference.unsqueeze(0),
+        rows.given_jac,
+        rows.given.D,
+        rows.given.reference,
+        rows.contact.D,
+        rows.contact_reference(m),
         m.row_scale,
         m.cone_friction,
         m.row_damping,

@@ -4,20 +4,24 @@ from torch import Tensor
 
 from mujoco_torch._src import solver
 from mujoco_torch._src.stage import public
+from mujoco_torch._src.tendon import tendon_armature
 from mujoco_torch._src.types import InsideData, InsideModel
 
 
-@public(reads=("cinert", "cdof"), writes=("crb", "M"))
+@public(reads=("cinert", "cdof", "ten_J"), writes=("crb", "M"))
 def crb(m: InsideModel, d: InsideData) -> InsideData:
-    """Composite rigid body inertia ``M``, in C's sparse form (``mj_crb``).
+    """Composite rigid body inertia ``M``, with the armature of tendons, in C's sparse form (``mj_makeM``).
 
     Source: Featherstone (2008), ch. 6: ``M[i, j] = cdof_j . crb(body i) cdof_i`` where dof j is an ancestor of dof i.
 
     Raises:
-      StateError: ``cinert`` or ``cdof`` does not fit the model.
+      StateError: ``cinert``, ``cdof`` or ``ten_J`` does not fit the model.
     """
     composite = m.body_descendants @ d.cinert
-    return d.replace(crb=composite, M=solver.mass_matrix(m.system, composite, d.cdof, m.dof_armature))
+    M = solver.mass_matrix(m.system, composite, d.cdof, m.dof_armature)
+    if m.tendon_inertia:
+        M = M + tendon_armature(m, d)
+    return d.replace(crb=composite, M=M)
 
 
 @public(reads=("M",), writes=("qLD", "qLDiagInv"))

@@ -18,10 +18,11 @@ from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.solver import System
 from mujoco_torch._src.structure.actuation import actuators
 from mujoco_torch._src.structure.bodies import attached, bodies, dofs, joints, options
-from mujoco_torch._src.structure.rows import contacts, limits
+from mujoco_torch._src.structure.rows import contacts, given
+from mujoco_torch._src.structure.tendons import tendons
 from mujoco_torch._src.structure.transmission import transmissions
 
-PARTS = (options, bodies, joints, dofs, attached, transmissions, actuators, limits, contacts)
+PARTS = (options, bodies, joints, dofs, attached, tendons, transmissions, actuators, given, contacts)
 
 
 class Topology:
@@ -78,13 +79,8 @@ def build(mjm: mujoco.MjModel) -> tuple[Topology, np.ndarray]:
         static.update(values)
         static.update({name: value for name, value in more.items() if isinstance(value, Pattern)})
         arrays.update({name: value for name, value in more.items() if not isinstance(value, Pattern)})
-    static["njmax"] = static["nl"] + static["nefc_contact"]
-    limit, contact = arrays["limit_damping"], arrays["contact_damping"]
-    owner = [
-        c for c, dim in enumerate(static["contact_dim"]) for _ in range(1 if dim == 1 else 2 * (dim - 1))
-    ]
-    arrays["frictionloss"] = np.zeros((static["nl"], 1))
-    arrays["row_damping"] = np.concatenate([limit, contact[owner]])
+    static["njmax"] = len(static["given_kind"]) + static["nefc_contact"]
+    arrays["row_damping"] = np.concatenate([arrays["given_damping"], arrays["contact_row_damping"]])
     static["system"] = System(**{name: static[name] for name in System.FIELDS})
     layout, start = {}, 0
     for name, value in arrays.items():

@@ -11,9 +11,9 @@ from mujoco_torch.testing.fields import FIELDS, MATRIX_FIELDS
 def expected(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> dict[str, np.ndarray]:
     """Returns C's value of every field in `FIELDS`, in the shapes of `Data` without the world axis.
 
-    Matrices are 3x3; actuator_moment and efc_J are dense: (nu, nv), (nefc, nv). Only what C lists is there:
-    ncon contacts, nefc rows. Nothing is computed: fields are what the last C function left in `mjd`. Arrays
-    are copies.
+    Matrices are 3x3; actuator_moment, ten_J and efc_J are dense: (nout, nv), (ntendon, nv), (nefc, nv). Only what
+    C lists is there: ncon contacts, nefc rows. Nothing is computed: fields are what the last C function left in
+    `mjd`. Arrays are copies.
     """
     return {name: reference_value(mjm, mjd, name) for name in FIELDS}
 
@@ -50,6 +50,14 @@ def dense_moment(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
     return dense
 
 
+def dense_tendon(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
+    """The tendon Jacobians, ``(ntendon, nv)``."""
+    dense = np.zeros((mjm.ntendon, mjm.nv))
+    if dense.size:
+        mujoco.mju_sparse2dense(dense, mjd.ten_J, mjm.ten_J_rownnz, mjm.ten_J_rowadr, mjm.ten_J_colind)
+    return dense
+
+
 def _dense_jacobian(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
     dense = np.zeros((mjd.nefc, mjm.nv))
     if not mujoco.mj_isSparse(mjm):
@@ -62,5 +70,6 @@ def _dense_jacobian(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
 
 _DENSE: dict[str, Callable[[mujoco.MjModel, mujoco.MjData], np.ndarray]] = {
     "actuator_moment": dense_moment,
+    "ten_J": dense_tendon,
     "efc_J": _dense_jacobian,
 }

@@ -26,6 +26,7 @@ from mujoco_torch.testing.fields import (
     SOLVE_FIELDS,
     SOLVED,
     STATE_FIELDS,
+    TENDON_FIELDS,
     TRANSMISSION_FIELDS,
     VELOCITY_FIELDS,
 )
@@ -63,7 +64,8 @@ def _rungekutta4(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> None:
     mujoco.mj_RungeKutta(mjm, mjd, 4)
 
 
-_COM = (mujoco.mj_kinematics, mujoco.mj_comPos)
+_BODIES = (mujoco.mj_kinematics, mujoco.mj_comPos)
+_COM = (*_BODIES, mujoco.mj_tendon)
 _POSITION = (mujoco.mj_fwdPosition,)
 _COM_VELOCITY = (*_POSITION, mujoco.mj_comVel)
 _VELOCITY = (*_POSITION, mujoco.mj_fwdVelocity)
@@ -78,6 +80,7 @@ STAGES: dict[str, Stage] = {
         Stage("kinematics", (), (mujoco.mj_kinematics,), POSE_FIELDS),
         Stage("com_pos", (mujoco.mj_kinematics,), (mujoco.mj_comPos,), COM_FIELDS),
         Stage("camlight", _COM, (mujoco.mj_camlight,), CAMERA_FIELDS),
+        Stage("tendon", _BODIES, (mujoco.mj_tendon,), TENDON_FIELDS),
         Stage("crb", _COM, (mujoco.mj_makeM,), INERTIA_FIELDS),
         Stage("factor_m", (*_COM, mujoco.mj_makeM), (mujoco.mj_factorM,), ("qLD", "qLDiagInv")),
         Stage("collision", _COM, (mujoco.mj_collision,), CONTACT_FIELDS, GEOMETRY),

@@ -36,7 +36,8 @@ def perturbed_states(
     Every world starts at a keyframe (world w takes keyframe w modulo their number) or at qpos0, moved by
     a random displacement in the tangent space, with random velocity, time, controls a little beyond their
     range (so that clamping matters), forces on joints and wrenches on all bodies, in proportion to
-    inertia. Worlds with an odd index then run `settle` steps of MuJoCo C without the applied forces and
+    inertia, mocap bodies moved, activations within their range or of order one, and one in four equality constraints
+    switched. Worlds with an odd index then run `settle` steps of MuJoCo C without the applied forces and
     with a fifth of the controls: they rest or slide in contact, with the warm start of a running
     simulation.
 
@@ -60,11 +61,29 @@ def _perturbed_state(
     mjd.qvel = scale * 0.5 * rng.standard_normal(mjm.nv)
     mjd.time = rng.uniform(0.0, 1.0)
     mjd.ctrl = random_ctrl(mjm, rng)
+    _perturb_inputs(mjm, mjd, rng, scale)
     if world % 2:
         mjd = _settled(mjm, mjd, settle)
     mjd.qfrc_applied = scale * mjm.dof_M0 * rng.standard_normal(mjm.nv)
     mjd.xfrc_applied = scale * _wrench_sizes(mjm) * rng.standard_normal((mjm.nbody, 6))
     return mjd
+
+
+def _perturb_inputs(mjm: mujoco.MjModel, mjd: mujoco.MjData, rng: np.random.Generator, scale: float) -> None:
+    """Moves what only some models have: mocap bodies, activations, switches of equality constraints."""
+    for mocap in range(mjm.nmocap):
+        mjd.mocap_pos[mocap] += scale * 0.1 * rng.standard_normal(3)
+        turn = scale * 0.2 * rng.standard_normal(3)
+        mujoco.mju_quatIntegrate(mjd.mocap_quat[mocap], turn, 1.0)
+    for actuator in range(mjm.nactuator):
+        own = slice(
+            mjm.actuator_actadr[actuator], mjm.actuator_actadr[actuator] + mjm.actuator_actnum[actuator]
+        )
+        if mjm.actuator_actnum[actuator]:
+            low, high = mjm.actuator_actrange[actuator] if mjm.actuator_actlimited[actuator] else (0.0, 1.0)
+            mjd.act[own] += scale * rng.uniform(low, high, mjd.act[own].shape)
+    if mjm.neq:
+        mjd.eq_active ^= rng.uniform(size=mjm.neq) < 0.25
 
 
 def _wrench_sizes(mjm: mujoco.MjModel) -> np.ndarray:
