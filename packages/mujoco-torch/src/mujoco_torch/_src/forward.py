@@ -135,7 +135,7 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
         d.qacc_warmstart if m.warmstart else d.qacc_smooth,
     )
     residual = row_motion(m, d, m.body_dof @ (d.cdof * qacc), qacc) - d.efc_aref
-    efc_force = torch.where((residual < 0) & (d.efc_D > 0), -d.efc_D * residual, 0.0)
+    efc_force = solver.row_force(m.system, d.efc_D, residual, m.frictionloss, m.cone_friction)
     return d.replace(qacc=qacc, qfrc_constraint=qfrc_constraint, efc_force=efc_force, solver_niter=niter)
 
 

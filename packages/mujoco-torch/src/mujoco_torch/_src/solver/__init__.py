@@ -2,6 +2,7 @@
 
 from .mass import full_m
 from .ops import factor_m, mass_matrix, solve, solve_m
+from .penalty import row_force
 from .rows import jacobian, row_weight
 from .system import RowKind, System
 
@@ -12,6 +13,7 @@ __all__ = [
     "full_m",
     "jacobian",
     "mass_matrix",
+    "row_force",
     "row_weight",
     "solve",
     "solve_m",

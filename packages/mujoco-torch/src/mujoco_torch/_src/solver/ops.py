@@ -9,6 +9,7 @@ from torch import Tensor
 from mujoco_torch._src import ops
 
 from . import linalg, mass, newton
+from .penalty import Penalty, make_penalty
 from .rows import make_rows
 from .system import System
 
@@ -60,8 +61,8 @@ def solve(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Constrained accelerations qacc (nv, B), the rows' joint forces qfrc_constraint (nv, B), and niter (B,) int32.
 
-    Minimises 1/2 (a - a_s)' M (a - a_s) + sum_i s_i(J_i (a + damping_i qvel) - reference_i), with the cost s of each row
-    or cone (docs/solver.md). All arguments have the worlds last:
+    Minimises 1/2 (a - a_s)' M (a - a_s) + sum_i s_i(J_i (a + damping_i qvel) - reference_i), with the cost s of each
+    row or cone (docs/solver.md). All arguments have the worlds last:
 
     cdof (6, nv, B), subtree_com (3, nbody, B), contact_pos (3, ncon, B), contact_frame (9, ncon, B), qvel,
       qfrc_smooth, qacc_smooth, qacc_warmstart (nv, B).
@@ -74,7 +75,7 @@ def solve(
     cone_friction (axes, ncon, 1): mu, then the friction along each axis beside the normal; read of elliptic cones
       alone, (0, ncon, 1) of pyramids.
     damping (ngiven + nrow, 1): of each row.
-    frictionloss (nf, 1): bound of the force of each friction row.
+    frictionloss (ngiven, 1): bound of the force of each friction row, not read of others.
 
     D is zero in what is not active, and only what is active costs time. Gradients are those of the optimum, whatever
     the iterations; qacc_warmstart and qacc_smooth, where the iterations start, have none.
@@ -90,7 +91,7 @@ def solve(
     shared = dict(
         row_edge=(row_edge, system.axes, system.rows), row_scale=(row_scale, system.rows),
         cone_friction=(cone_friction, system.axes if system.cone else 0, ncon), damping=(damping, system.nefc),
-        frictionloss=(frictionloss, system.nf),
+        frictionloss=(frictionloss, ngiven),
     )  # fmt: skip
     for name, (x, *sizes) in shared.items():
         _check_one("solve", name, x, (*sizes, 1), M)
@@ -248,11 +249,10 @@ class _HessianSolve(torch.autograd.Function):
 
 
 class _Solve(torch.autograd.Function):
-    """Differentiate M a - f + J' D r = 0 at the optimum and the forces J' p; r = J (a + b v) - ref, p = -D min(r, 0).
+    """Differentiate M a - f - J' p = 0 at the optimum and the forces J' p; p is the rows' force at J (a + b v) - ref.
 
-    With the gradients g_a and g_c of a and J' p, y = H^-1 (g_a - J' D J g_c), z = y + g_c and q = J z, over rows with
-    r < 0: df = y, dM = -y a', dref = D q, dD = -r q, db = -D q J v, dv = -sum_i b_i D_i q_i J_i,
-    dJ_i = p_i z' - D_i q_i (a + b_i v)'.
+    With the gradients g_a and g_c of a and J' p, S = -dp/dr, y = H^-1 (g_a - J' S J g_c) and z = y + g_c: df = y,
+    dM = -y a', and all that makes J' p gets the gradient of z' J' p at fixed a.
     """
 
     @staticmethod
@@ -271,37 +271,23 @@ class _Solve(torch.autograd.Function):
         grad_qacc, grad_qfrc, _ = grads
         if grad_qacc is None and grad_qfrc is None:
             return (None,) * 20
-        M, *row_inputs, friction, damping, loss, qvel, qacc = ctx.saved_tensors
+        M, *row_inputs, qacc = ctx.saved_tensors
         system = ctx.system
         grad_qacc, grad_qfrc = (torch.zeros_like(qacc) if g is None else g for g in (grad_qacc, grad_qfrc))
-        (J, weight, reference), pull = torch.func.vjp(lambda *x: make_rows(system, *x), *row_inputs)
-        rate = _product(J, qvel)
-        residual = _product(J, qacc) + damping * rate - reference
-        stiffness = torch.where((residual < 0) & (weight > 0), weight, 0.0)
 
-        direct = stiffness * _product(J, grad_qfrc)
-        y = _hessian_solve(mass.full_m(M, system), J, stiffness, grad_qacc - (J * direct.unsqueeze(1)).sum(0))
-        z = y + grad_qfrc
-        q = _product(J, z)
-        moved = stiffness * q
-        grad_J = -_outer(stiffness * residual, z) - _outer(moved, qacc) - _outer(damping * moved, qvel)
-        grad_qvel = -(J * (damping * moved).unsqueeze(1)).sum(0)
-        grad_D = torch.where(stiffness > 0, -residual * q, 0.0)
-        grad_damping = (-moved * rate).sum(-1, keepdim=True)
-        grad_M = -_packed(y, qacc, system)
-        none = torch.zeros_like(friction), torch.zeros_like(loss)
-        return (
-            grad_M,
-            *pull((grad_J, grad_D, moved)),
-            none[0],
-            grad_damping,
-            none[1],
-            grad_qvel,
-            y,
-            None,
-            None,
-            None,
-        )
+        def forces(*inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+            J, weight, reference = make_rows(system, *inputs[:11])
+            friction, damping, loss, qvel = inputs[11:]
+            residual = _product(J, qacc) + damping * _product(J, qvel) - reference
+            penalty = make_penalty(system, weight, loss, friction)
+            return (J * penalty.force(residual).unsqueeze(1)).sum(0), (J, residual, *penalty[1:])
+
+        _, pull, (J, residual, *values) = torch.func.vjp(forces, *row_inputs, has_aux=True)
+        penalty = Penalty(system, *values)
+        direct = (J * penalty.stiffen(residual, _product(J, grad_qfrc)).unsqueeze(1)).sum(0)
+        rows, stiffness = penalty.hessian_rows(J, residual)
+        y = _hessian_solve(mass.full_m(M, system), rows, stiffness, grad_qacc - direct)
+        return -_packed(y, qacc, system), *pull(y + grad_qfrc), y, None, None, None
 
     @staticmethod
     def vmap(info, in_dims, *args):

@@ -51,7 +51,7 @@ def make_rows(
     contact_ref: Tensor,
     row_scale: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """J (nefc, nv, B), weight D (nefc, B) and reference (nefc, B) of all rows, from arguments of the operator `solve`."""
+    """J (nefc, nv, B), weight D (nefc, B) and reference (nefc, B) of all rows, from arguments of `solve`."""
     J = jacobian(system, cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac)
     weight, reference = row_weight(system, given_D, contact_D, row_scale), given_ref
     if system.rows:

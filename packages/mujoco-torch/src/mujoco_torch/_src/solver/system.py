@@ -54,7 +54,7 @@ class System:
         "contact_sides", "cone", "solver", "tolerance", "ls_tolerance", "iterations", "ls_iterations",
         "noslip_iterations", "noslip_tolerance",
     )  # fmt: skip
-    DEFAULTS = dict(cone=0, solver=2, noslip_iterations=0, noslip_tolerance=1e-6)
+    DEFAULTS: ClassVar[dict] = dict(cone=0, solver=2, noslip_iterations=0, noslip_tolerance=1e-6)
 
     def __new__(cls, **values) -> "System":
         values = cls.DEFAULTS | values
@@ -184,6 +184,31 @@ class System:
         return range(self.contact_row[contact], self.contact_row[contact + 1])
 
     @cached_property
+    def _cones(self) -> list[int]:
+        """The contacts whose force is in an elliptic cone."""
+        return [c for c, dim in enumerate(self.contact_dim) if self.cone and dim > 1]
+
+    @property
+    def cones(self) -> int:
+        """Number of elliptic cones."""
+        return len(self._cones)
+
+    @cached_property
+    def cone_contacts(self) -> Pattern:
+        """Selects the contact of each cone."""
+        return Pattern([(i, c, 1) for i, c in enumerate(self._cones)], (self.cones, self.contacts))
+
+    @cached_property
+    def cone_rows(self) -> Pattern:
+        """Selects the rows of all cones along the first axis, then along the second, and so on; zero beyond condim."""
+        entries = [
+            (axis * self.cones + i, self.ngiven + row, 1)
+            for i, c in enumerate(self._cones)
+            for axis, row in enumerate(self._rows_of(c))
+        ]
+        return Pattern(entries, (self.axes * self.cones, self.nefc))
+
+    @cached_property
     def numbered_sides(self) -> list[tuple[Pattern, Pattern]]:
         """Of the first side of every contact, then of the second where there is one: root body, dofs of the rows."""
         most = max((len(sides) for sides in self.contact_sides), default=0)
@@ -240,7 +265,7 @@ class System:
         sides = [pattern for side in self.numbered_sides for pattern in side]
         return (
             self.row_contact, self.given_place, self.given_col, self.given_sum, self.full_m, self.full_m_place,
-            self.M_row, self.M_col, self.M_diagonal, self.dof_body, *sides,
+            self.M_row, self.M_col, self.M_diagonal, self.dof_body, self.cone_contacts, self.cone_rows, *sides,
         )  # fmt: skip
 
     @cached_property
