@@ -461,7 +461,21 @@ def test_forward_with_one_equality(name: str) -> None:
     testing.stage_parity(mjm, "forward", states(mjm)).raise_for_failures()
 
 
-def test_forward_on_moving_surfaces() -> None:
-    mjm = moving_surfaces("pyramidal")
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+def test_forward_on_moving_surfaces(cone: str) -> None:
+    mjm = moving_surfaces(cone)
     mjds = testing.perturbed_states(mjm, NWORLD, seed=1, settle=200)
     testing.stage_parity(mjm, "forward", mjds).raise_for_failures()
+
+
+def test_a_ball_limit_does_not_depend_on_the_sign_of_the_quaternion() -> None:
+    mjm = lossy()
+    m = mjt.put_model(mjm, dtype=torch.float64)
+    d = mjt.put_data(m, states(mjm))
+    start = int(mjm.jnt_qposadr[mjm.joint("shoulder").id])
+    qpos = d.qpos.clone()
+    qpos[:, start : start + 4] *= -1
+    d, other = made_rows(m, d), made_rows(m, d.replace(qpos=qpos))
+    torch.testing.assert_close(mjt.efc_jacobian(m, d), mjt.efc_jacobian(m, other))
+    for name in ("efc_pos", "efc_D", "efc_aref"):
+        torch.testing.assert_close(getattr(d, name), getattr(other, name))
