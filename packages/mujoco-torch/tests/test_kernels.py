@@ -44,7 +44,7 @@ def results(worlds=9):
     smooth = solve_m(SYSTEM, M, *factor, force)
     edge = torch.tensor([[1, 1, 1, 1], [0.5, -0.5, 0, 0], [0, 0, 0.5, -0.5]], dtype=torch.float64).unsqueeze(-1)
     contact = (some(3, 3), some(3, 1), torch.eye(3).reshape(9, 1, 1) + 0 * some(9, 1), edge, some(1) + 2)
-    shared = [torch.full((n, 1), x, dtype=torch.float64) for n, x in ((4, 1.0), (5, 0.1), (1, 0.0))]
+    shared = [torch.full((n, 1), x, dtype=torch.float64) for n, x in ((4, 1.0), (5, 0.1), (0, 0.0))]
     scale, damping, loss = shared
     D, ref = some(2).abs() + 1, some(2) + 3
     rows = (D[:1], ref[:1], D[1:], ref[None, 1:], scale, scale.new_zeros(0, 1, 1), damping, loss, some(3))

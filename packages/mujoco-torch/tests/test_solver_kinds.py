@@ -99,7 +99,7 @@ def make_problem(
         row_scale=row_scales(system, friction),
         cone_friction=friction.unsqueeze(-1) if system.cone else torch.zeros(0, ncon, 1, dtype=F64),
         damping=torch.as_tensor(rng.uniform(0, 1, (system.nefc, 1))),
-        frictionloss=torch.as_tensor(rng.uniform(0.5, 3, (ngiven, 1))),
+        frictionloss=torch.as_tensor(rng.uniform(0.5, 3, (system.nf, 1))),
         qvel=normal(nv, worlds),
         qfrc_smooth=force,
         qacc_smooth=smooth,
@@ -172,7 +172,7 @@ def violation(system: System, p: dict[str, Tensor], f: Tensor, r: Tensor, D: Ten
     w = torch.where(used, f / torch.where(used, D, 1.0) + r, 0.0)
     ne, nf, loss = system.ne, system.nf, p["frictionloss"]
     note(w[:ne])
-    held, end = slice(ne, ne + nf), f[ne : ne + nf] / loss[ne : ne + nf]
+    held, end = slice(ne, ne + nf), f[ne : ne + nf] / loss
     note((end.abs() - 1).clamp(min=0))
     note(torch.where(end.abs() < 1 - 1e-12, w[held], (w[held] * end.sign()).clamp(min=0)))
     cones = [

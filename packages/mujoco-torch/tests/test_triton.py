@@ -136,7 +136,7 @@ def random_problem(system, worlds, seed=0):
     D = (10 * normal(nl + nc, worlds).abs() + 0.1) * (normal(nl + nc, worlds) > -0.3)
     D[:, ::4] = 0
     given, contact = D.split((nl, nc))
-    none = torch.zeros(0, nc, 1, dtype=F64), torch.zeros(nl, 1, dtype=F64)
+    none = torch.zeros(0, nc, 1, dtype=F64), torch.zeros(0, 1, dtype=F64)
     return (
         M, normal(6, nv, worlds), normal(3, system.nbody, worlds), normal(3, nc, worlds), normal(9, nc, worlds), edge,
         normal(system.nJ, worlds), given, normal(nl, worlds), contact, normal(1, nc, worlds),

@@ -191,7 +191,7 @@ void solve_op(uint64_t* stack) {
   scale.expect("row_scale", {s.rows, 1}, mass);
   friction.expect("cone_friction", {s.cone ? s.axes : 0, s.contacts, 1}, mass);
   damping.expect("damping", {s.all_rows(), 1}, mass);
-  loss.expect("frictionloss", {s.ngiven, 1}, mass);
+  loss.expect("frictionloss", {s.nf, 1}, mass);
   for (const Input* x : {&qvel, &force, &smooth, &warmstart}) x->expect("a vector of the joint space", {nv, worlds}, mass);
   Output qacc({nv, worlds}, mass.dtype), qfrc({nv, worlds}, mass.dtype), niter({worlds}, torch.int32);
   with_type(mass, [&](auto type) {

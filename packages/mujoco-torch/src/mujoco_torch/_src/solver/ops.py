@@ -75,7 +75,7 @@ def solve(
     cone_friction (axes, ncon, 1): mu, then the friction along each axis beside the normal; read of elliptic cones
       alone, (0, ncon, 1) of pyramids.
     damping (ngiven + nrow, 1): of each row.
-    frictionloss (ngiven, 1): bound of the force of each friction row, not read of others.
+    frictionloss (nf, 1): bound of the force of each friction row.
 
     D is zero in what is not active, and only what is active costs time. Gradients are those of the optimum, whatever
     the iterations; qacc_warmstart and qacc_smooth, where the iterations start, have none.
@@ -91,7 +91,7 @@ def solve(
     shared = dict(
         row_edge=(row_edge, system.axes, system.rows), row_scale=(row_scale, system.rows),
         cone_friction=(cone_friction, system.axes if system.cone else 0, ncon), damping=(damping, system.nefc),
-        frictionloss=(frictionloss, ngiven),
+        frictionloss=(frictionloss, system.nf),
     )  # fmt: skip
     for name, (x, *sizes) in shared.items():
         _check_one("solve", name, x, (*sizes, 1), M)

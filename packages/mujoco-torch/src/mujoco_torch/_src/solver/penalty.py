@@ -190,10 +190,9 @@ class Cone(NamedTuple):
 
 
 def make_penalty(system: System, D: Tensor, frictionloss: Tensor, cone_friction: Tensor) -> Penalty:
-    """The cost of rows with weight D (nefc, B), friction loss (ngiven, 1) and cone friction (axes, ncon, 1)."""
-    loss = frictionloss[system.ne : system.ne + system.nf]
+    """The cost of rows with weight D (nefc, B), friction loss (nf, 1) and cone friction (axes, ncon, 1)."""
     held = D[system.ne : system.ne + system.nf]
-    bound = torch.where(held > 0, loss / torch.where(held > 0, held, 1.0), 0.0) if system.nf else held
+    bound = torch.where(held > 0, frictionloss / torch.where(held > 0, held, 1.0), 0.0) if system.nf else held
     weight, stiffness, friction = D, D[:0], D[:0].unsqueeze(0)
     if system.cones:
         friction = (system.cone_contacts @ cone_friction).expand(-1, -1, D.shape[-1])
