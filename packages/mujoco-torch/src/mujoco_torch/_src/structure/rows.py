@@ -51,7 +51,7 @@ def given(mjm: mujoco.MjModel) -> Part:
         given_constant=items(np.array([rows[i].constant.get(dof, 0.0) for i, dof in places])),
         given_ten_J=Pattern(tendon, (len(places), mjm.ntendon * mjm.nv)),
         given_ball=Pattern(ball, (len(places), 3 * len(quat))),
-        frictionloss=items(np.array([row.frictionloss for row in rows])),
+        frictionloss=items(np.array([row.frictionloss for row in friction])),
     )
     parts = [equalities(mjm, equality, len(places))]
     parts += [_limit_values(mjm, limit, len(quat)), _friction_mass(mjm, friction)]
