@@ -49,6 +49,7 @@ _TRANSMISSIONS = tuple(kind for kind in TrnType if kind != TrnType.UNDEFINED)
 _DYNAMICS = tuple(kind for kind in DynType if kind != DynType.USER)
 _GAINS = tuple(kind for kind in GainType if kind != GainType.USER)
 _BIASES = tuple(kind for kind in BiasType if kind != BiasType.USER)
+_EQUALITIES = (EqType.CONNECT, EqType.WELD, EqType.JOINT, EqType.TENDON)
 
 _ENABLE_FLAGS = EnableBit.ENERGY | EnableBit.FWDINV | EnableBit.INVDISCRETE
 _DISABLE_FLAGS = functools.reduce(lambda a, b: a | b, DisableBit)
@@ -95,10 +96,15 @@ class _Subject:
 
     @functools.cached_property
     def has_rows(self) -> bool:
-        """Whether a joint limit or a contact can ever give a constraint row."""
-        off = DisableBit(self.mjm.opt.disableflags)
-        limits = bool(self.mjm.jnt_limited.any()) and not off & (DisableBit.CONSTRAINT | DisableBit.LIMIT)
-        return limits or bool(self.pairs)
+        """Whether an equality, friction loss, limit or contact can ever give a constraint row."""
+        m, off = self.mjm, DisableBit(self.mjm.opt.disableflags)
+        kinds = (
+            (DisableBit.EQUALITY, (m.neq,)),
+            (DisableBit.FRICTIONLOSS, (m.dof_frictionloss, m.tendon_frictionloss)),
+            (DisableBit.LIMIT, (m.jnt_limited, m.tendon_limited)),
+        )
+        given = any(np.any(x) for flag, values in kinds if not off & flag for x in values)
+        return (given and not off & DisableBit.CONSTRAINT) or bool(self.pairs)
 
 
 # What a rule reports: message and elements of each finding.
@@ -264,29 +270,17 @@ def _plugin(s: _Subject) -> _Found:
 # Bodies and joints.
 
 
-def _frictionloss(s: _Subject) -> _Found:
-    joints = _names(s.mjm, ObjType.JOINT, np.unique(s.mjm.dof_jntid[s.mjm.dof_frictionloss != 0]))
-    yield from _report("dry friction of joints is not simulated", joints)
 
 
 # Elements that are refused altogether.
 
 
 def _equality(s: _Subject) -> _Found:
-    kinds = _labels(EqType, s.mjm.eq_type)
-    elements = _names(s.mjm, ObjType.EQUALITY, range(s.mjm.neq))
-    yield from _report(f"equality constraints are not simulated, kinds {kinds}", elements)
-
-
-def _tendon_limit(s: _Subject) -> _Found:
-    yield from _report(
-        "limits of tendons are not simulated", _where(s.mjm, ObjType.TENDON, s.mjm.tendon_limited)
-    )
-
-
-def _tendon_frictionloss(s: _Subject) -> _Found:
-    tendons = _where(s.mjm, ObjType.TENDON, s.mjm.tendon_frictionloss)
-    yield from _report("dry friction of tendons is not simulated", tendons)
+    """One finding for each kind."""
+    kinds = s.mjm.eq_type
+    for kind in np.unique(kinds[~np.isin(kinds, _EQUALITIES)]):
+        elements = _names(s.mjm, ObjType.EQUALITY, np.flatnonzero(kinds == kind))
+        yield f"equality constraints of kind {_label(EqType, kind)} are not simulated", elements
 
 
 def _tendon_plastic_spring(s: _Subject) -> _Found:
@@ -376,11 +370,6 @@ def _adhesion(s: _Subject) -> _Found:
     yield from _report("adhesion of contacts is not simulated", geoms + pairs)
 
 
-def _surface_velocity(s: _Subject) -> _Found:
-    geoms = _where(s.mjm, ObjType.GEOM, s.mjm.geom_surfacevel)
-    yield from _report("moving surfaces are not simulated", geoms)
-
-
 RULES = (
     Rule(
         "integrator",
@@ -432,23 +421,10 @@ RULES = (
     ),
     Rule("plugin", "plugins of every kind", "remove the plugin instances", _plugin),
     Rule(
-        "frictionloss",
-        "dry friction of joints",
-        "set frictionloss of the joints to 0, or use damping",
-        _frictionloss,
-    ),
-    Rule(
         "equality",
-        "equality constraints of every kind, active or not",
+        "equality constraints other than connect, weld, joint and tendon, active or not",
         "remove them from the model",
         _equality,
-    ),
-    Rule("tendon-limit", "limits of tendons", "set limited of the tendons to false", _tendon_limit),
-    Rule(
-        "tendon-frictionloss",
-        "dry friction of tendons",
-        "set frictionloss of the tendons to 0, or use damping",
-        _tendon_frictionloss,
     ),
     Rule(
         "tendon-plastic-spring",
@@ -491,22 +467,17 @@ RULES = (
         _geom_pair,
     ),
     Rule("adhesion", "adhesion of geoms and geom pairs", "set adhesion to 0", _adhesion),
-    Rule(
-        "surface-velocity",
-        "geoms with a moving surface",
-        "set surfacevel of the geoms to 0",
-        _surface_velocity,
-    ),
 )
 
 SUPPORTED = (
     ("bodies", "any tree; mocap bodies; gravity compensation"),
-    ("joints", "free, ball, slide and hinge; armature; limits"),
+    ("joints", "free, ball, slide and hinge; armature; limits; friction loss"),
     (
         "passive forces",
         "springs and dampers of joints, linear and polynomial; joint springs that yield; a medium with "
         "wind, as inertia boxes and ellipsoids",
     ),
+    ("equality", "connect and weld, of bodies or sites; joint; tendon; each active or not, by world"),
     (
         "tendons",
         "fixed and spatial: sites, pulleys, spheres and cylinders wrapped around or passed through, side sites; "
@@ -521,7 +492,10 @@ SUPPORTED = (
         "transmissions",
         "joint, joint in parent, tendon, site with and without reference, slider-crank, body (adhesion), orientation",
     ),
-    ("contacts", "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; pyramidal cone"),
+    (
+        "contacts",
+        "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; moving surfaces; pyramidal cone",
+    ),
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
     ("solver", "Newton, warm start"),
     ("integrators", "Euler with implicit damping, RK4"),

@@ -6,7 +6,7 @@ from mujoco_torch._src import callbacks, solver
 from mujoco_torch._src.actuation import fwd_actuation
 from mujoco_torch._src.bias import rne
 from mujoco_torch._src.com import com_pos, com_vel
-from mujoco_torch._src.constraint import limit_axis, make_constraint, make_constraints, row_motion
+from mujoco_torch._src.constraint import ROW_INPUTS, make_constraint, make_constraints, row_motion
 from mujoco_torch._src.contact import collision
 from mujoco_torch._src.energy import energies
 from mujoco_torch._src.inertia import crb, factor_m, solve_m
@@ -90,10 +90,7 @@ def fwd_acceleration(m: InsideModel, d: InsideData) -> InsideData:
 
 
 @public(
-    reads=names(
-        "qpos qvel qacc_warmstart subtree_com cdof M qfrc_smooth qacc_smooth contact_dist contact_pos contact_frame "
-        "efc_D efc_aref"
-    ),
+    reads=(*ROW_INPUTS, *names("qacc_warmstart M qfrc_smooth qacc_smooth efc_D efc_aref")),
     writes=("qacc", "qfrc_constraint", "efc_force", "solver_niter"),
 )
 def solve(m: InsideModel, d: InsideData) -> InsideData:
@@ -116,6 +113,7 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
             efc_force=torch.zeros_like(d.efc_D),
             solver_niter=d.qacc_smooth.new_zeros(d.qacc_smooth.shape[-1], dtype=torch.int32),
         )
+    rows = d.constraints
     qacc, qfrc_constraint, niter = solver.solve(
         m.system,
         d.M,
@@ -124,17 +122,22 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
         d.contact_pos,
         d.contact_frame,
         m.row_edge,
-        limit_axis(m, d),
-        d.constraints.D,
-        d.constraints.reference,
-        m.constraint_damping,
+        rows.given_jac,
+        rows.given.D,
+        rows.given.reference,
+        rows.contact.D,
+        rows.contact_reference(m),
+        m.row_scale,
+        m.cone_friction,
+        m.row_damping,
+        m.frictionloss,
         d.qvel,
         d.qfrc_smooth,
         d.qacc_smooth,
         d.qacc_warmstart if m.warmstart else d.qacc_smooth,
     )
     residual = row_motion(m, d, m.body_dof @ (d.cdof * qacc), qacc) - d.efc_aref
-    efc_force = torch.where((residual < 0) & (d.efc_D > 0), -d.efc_D * residual, 0.0)
+    efc_force = solver.row_force(m.system, d.efc_D, residual, m.frictionloss, m.cone_friction)
     return d.replace(qacc=qacc, qfrc_constraint=qfrc_constraint, efc_force=efc_force, solver_niter=niter)
 
 

@@ -11,6 +11,7 @@ from mujoco_torch._src.errors import StateError
 from mujoco_torch._src.forward import INPUTS, POSITION, VELOCITY, fwd_position, fwd_velocity
 from mujoco_torch._src.inertia import mul_m, solve_m
 from mujoco_torch._src.layout import names
+from mujoco_torch._src.passive import damping_rate
 from mujoco_torch._src.spatial import MINVAL
 from mujoco_torch._src.stage import inside, public
 from mujoco_torch._src.support import xfrc_accumulate_inside
@@ -65,7 +66,7 @@ def discrete_acc(m: InsideModel, d: InsideData) -> Tensor:
         )
     if not m.eulerdamp:
         return d.qacc
-    return solve_m(m, d, mul_m(m, d, d.qacc) + m.timestep * m.dof_damping * d.qacc)
+    return solve_m(m, d, mul_m(m, d, d.qacc) + m.timestep * damping_rate(m, d.qvel) * d.qacc)
 
 
 def compare_fwd_inv(m: InsideModel, d: InsideData) -> InsideData:

@@ -10,7 +10,7 @@ from torch import Tensor
 from mujoco_torch._src import layout, topology
 from mujoco_torch._src.callbacks import callbacks
 from mujoco_torch._src.check import check
-from mujoco_torch._src.enums import IntegratorType
+from mujoco_torch._src.enums import ConstraintType, IntegratorType, JointType
 from mujoco_torch._src.errors import ArgumentError, StateError, UnsupportedModelError
 from mujoco_torch._src.integrate import step, step1, step2
 from mujoco_torch._src.structure.arrays import state_value
@@ -215,23 +215,36 @@ def _contact_slots(m: Model, mjd: mujoco.MjData, what: str) -> np.ndarray:
 def row_slots(m: Model, mjd: mujoco.MjData) -> list[int]:
     """The slot of each of C's constraint rows."""
     contact = contact_slots(m, [tuple(int(g) for g in c.geom) for c in mjd.contact])
+    given = {owner: slot for slot, owner in enumerate(m.given_owner)}
+    jacobian = c_jacobian(mjd)
     slots: list[int] = []
     for i in range(mjd.nefc):
-        kind, owner = mjd.efc_type[i], int(mjd.efc_id[i])
-        if kind == mujoco.mjtConstraint.mjCNSTR_LIMIT_JOINT:
-            slots.append(_limit_slot(m, mjd, i, owner))
-        else:
+        kind, owner = int(mjd.efc_type[i]), int(mjd.efc_id[i])
+        if kind in _CONTACT_ROWS:
             first = mjd.contact[owner].efc_address
-            slots.append(m.nl + m.contact_efc_address[contact[owner]] + i - first)
+            slots.append(len(given) + m.contact_efc_address[contact[owner]] + i - first)
+        else:
+            slots.append(given[kind, owner, _part(m, mjd, i, jacobian[i])])
     return slots
 
 
-def _limit_slot(m: Model, mjd: mujoco.MjData, row: int, joint: int) -> int:
-    first = m.limit_joint.index(joint)
-    if m.limit_joint.count(joint) == 1:
-        return first
-    jac = c_jacobian(mjd)[row]
-    return first + int(jac[mjd.model.jnt_dofadr[joint]] < 0)  # the upper side pushes back
+_CONTACT_ROWS = (
+    ConstraintType.CONTACT_FRICTIONLESS,
+    ConstraintType.CONTACT_PYRAMIDAL,
+    ConstraintType.CONTACT_ELLIPTIC,
+)
+
+
+def _part(m: Model, mjd: mujoco.MjData, row: int, jac: np.ndarray) -> int:
+    """Number of a row within its equality, or the side of its limit."""
+    mjm, kind, owner = mjd.model, mjd.efc_type[row], mjd.efc_id[row]
+    if kind == ConstraintType.EQUALITY:
+        same = (np.asarray(mjd.efc_type) == kind) & (np.asarray(mjd.efc_id) == owner)
+        return row - int(np.flatnonzero(same)[0])
+    if kind == ConstraintType.LIMIT_TENDON:  # the upper side pushes back
+        return int(jac @ _from_c(m, mjd, "ten_J")[owner] < 0)
+    scalar = kind == ConstraintType.LIMIT_JOINT and mjm.jnt_type[owner] != JointType.BALL
+    return int(scalar and jac[mjm.jnt_dofadr[owner]] < 0)
 
 
 def c_jacobian(mjd: mujoco.MjData) -> np.ndarray:

@@ -20,7 +20,7 @@ from mujoco_torch._src.structure.actuation import actuators
 from mujoco_torch._src.structure.bodies import attached, bodies, dofs, joints, options
 from mujoco_torch._src.structure.dynamics import energies, products, resets
 from mujoco_torch._src.structure.passive import passive_forces
-from mujoco_torch._src.structure.rows import contacts, limits
+from mujoco_torch._src.structure.rows import contacts, given
 from mujoco_torch._src.structure.tendons import tendons
 from mujoco_torch._src.structure.transmission import transmissions
 
@@ -34,7 +34,7 @@ PARTS = (
     tendons,
     transmissions,
     actuators,
-    limits,
+    given,
     contacts,
     energies,
     products,
@@ -98,13 +98,8 @@ def build(mjm: mujoco.MjModel, **given: Any) -> tuple[Topology, np.ndarray]:
         static.update(values)
         static.update({name: value for name, value in more.items() if isinstance(value, Pattern)})
         arrays.update({name: value for name, value in more.items() if not isinstance(value, Pattern)})
-    static["njmax"] = static["nl"] + static["nefc_contact"]
-    limit, contact = arrays["limit_damping"], arrays["contact_damping"]
-    owner = [
-        c for c, dim in enumerate(static["contact_dim"]) for _ in range(1 if dim == 1 else 2 * (dim - 1))
-    ]
-    arrays["constraint_damping"] = np.concatenate([limit, contact])
-    arrays["row_damping"] = np.concatenate([limit, contact[owner]])
+    static["njmax"] = len(static["given_kind"]) + static["nefc_contact"]
+    arrays["row_damping"] = np.concatenate([arrays["given_damping"], arrays["contact_row_damping"]])
     static["system"] = System(**{name: static[name] for name in System.FIELDS})
     layout, start = {}, 0
     for name, value in arrays.items():

@@ -1,4 +1,4 @@
-// Constraint rows made where they are in use: from limit axes, and from contact frames and motion axes.
+// Constraint rows made where they are in use: from the values of given rows, and from contact frames and motion axes.
 //
 // Worlds seldom use the same rows (humanoid lying about: 12 of 196 a world, 63 in some of eight worlds), so each world
 // fills the slots of its group with its own, 22 there. The solve took a sixth longer with one row in a slot.
@@ -17,21 +17,30 @@ namespace {
 template <class T>
 struct Factors {
   const System* system;
-  const T *cdof, *com, *pos, *frame, *edge, *axis, *weight, *reference, *damping, *qvel;
-  int64_t worlds;
-  bool fixed_axis;  // the limits' axes have no worlds
+  const T *cdof, *com, *pos, *frame, *edge, *given, *given_weight, *given_reference, *contact_weight,
+      *contact_reference, *scale, *damping, *qvel;
+  int64_t worlds, reference_axes;
+  bool fixed_given;  // the given rows have no worlds
+
+  const T* weight(int64_t constraint) const {
+    const int64_t contact = constraint - system->ngiven;
+    return contact < 0 ? given_weight + constraint * worlds : contact_weight + contact * worlds;
+  }
+  const T* reference(int64_t constraint) const {
+    const int64_t contact = constraint - system->ngiven;
+    return contact < 0 ? given_reference + constraint * worlds : contact_reference + contact * worlds;
+  }
 };
 
 constexpr int kMaxAxes = 6;    // normal, two tangents, and the torques about them
 constexpr size_t kAhead = 8;   // constraints whose weights are asked for in advance
 
-// J of a limit of the world `world`, into its lane of a slot.
+// J of a given row of the world `world`, into its lane of a slot.
 template <class T>
-void pack_limit(const Factors<T>& f, int64_t limit, int64_t world, int lane, Vec<T>* slot) {
+void pack_given(const Factors<T>& f, int64_t row, int64_t world, int lane, Vec<T>* slot) {
   const System& s = *f.system;
-  for (int64_t k = 0; k < s.limit_size[limit]; ++k) {
-    const int64_t at = k * s.limits + limit;
-    slot[s.limit_dof[limit] + k][lane] = f.axis[f.fixed_axis ? at : at * f.worlds + world];
+  for (int64_t e = s.given_start[row]; e < s.given_start[row + 1]; ++e) {
+    slot[s.given_dof[e]][lane] = f.given[f.fixed_given ? e : e * f.worlds + world];
   }
 }
 
@@ -98,11 +107,23 @@ void pack_cdof(const Factors<T>& f, int64_t world, int count, const Arms<T>& arm
   }
 }
 
-// Gives a constraint of a world its slots: one row of a limit, all rows of a contact.
+// The reference of a contact's row: along its edge.
+template <class T>
+inline T row_reference(const Factors<T>& f, int64_t contact, int64_t row, int64_t world) {
+  const System& s = *f.system;
+  T sum = f.edge[row] * f.contact_reference[contact * f.worlds + world];
+  for (int64_t k = 1; k < f.reference_axes; ++k) {
+    sum += f.edge[k * s.rows + row] * f.contact_reference[(k * s.contacts + contact) * f.worlds + world];
+  }
+  return sum;
+}
+
+// Gives a constraint of a world its slots: a given row, or all rows of a contact.
 template <class T>
 inline void add_entry(Rows<T>& rows, const Factors<T>& f, int64_t constraint, int lane, T weight) {
   const System& s = *f.system;
-  const int64_t contact = constraint - s.limits;
+  const int64_t contact = constraint - s.ngiven;
+  const int64_t first = contact < 0 ? constraint : s.ngiven + s.contact_row[contact];
   const int64_t count = contact < 0 ? 1 : s.contact_row[contact + 1] - s.contact_row[contact];
   const uint64_t blocks = s.blocks[size_t(constraint)];
   rows.entries[rows.entry_count++] = {int(constraint), rows.filled[lane], lane};
@@ -115,8 +136,8 @@ inline void add_entry(Rows<T>& rows, const Factors<T>& f, int64_t constraint, in
       ++rows.count;
     }
     rows.blocks[slot] |= blocks;
-    rows.weight[slot][lane] = weight;
-    rows.damping[slot][lane] = f.damping[constraint];
+    rows.weight[slot][lane] = contact < 0 ? weight : weight * f.scale[s.contact_row[contact] + r];
+    rows.damping[slot][lane] = f.damping[first + r];
   }
 }
 
@@ -131,17 +152,17 @@ void list_rows(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups) {
     for (int g = 0; g < turn.groups; ++g) {
       const int64_t world = turn.world + g * kLanes<T>;
       const int count = count_of<T>(turn, g);
-      prefetch(f.weight + ahead * f.worlds + world);
-      const Vec<T> w = load<T>(f.weight + i * f.worlds + world, count);
+      prefetch(f.weight(ahead) + world);
+      const Vec<T> w = load<T>(f.weight(i) + world, count);
       if (!any<T>(w != 0)) continue;
       for (int lane = 0; lane < count; ++lane) {
         if (w[lane] != 0) add_entry<T>(*groups[g], f, i, lane, w[lane]);
       }
-      prefetch(f.reference + i * f.worlds + world);
-      if (i < s.limits) continue;
+      prefetch(f.reference(i) + world);
+      if (i < s.ngiven) continue;
       groups[g]->contacts = true;
-      for (int64_t k = 0; k < 3; ++k) prefetch(f.pos + (k * s.contacts + i - s.limits) * f.worlds + world);
-      for (int64_t k = 0; k < 9; ++k) prefetch(f.frame + (k * s.contacts + i - s.limits) * f.worlds + world);
+      for (int64_t k = 0; k < 3; ++k) prefetch(f.pos + (k * s.contacts + i - s.ngiven) * f.worlds + world);
+      for (int64_t k = 0; k < 9; ++k) prefetch(f.frame + (k * s.contacts + i - s.ngiven) * f.worlds + world);
     }
   }
 }
@@ -166,16 +187,15 @@ void pack_factored(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups
     }
     for (int e = 0; e < rows.entry_count; ++e) {
       const Entry entry = rows.entries[e];
-      const int64_t world = turn.world + g * kLanes<T> + entry.lane, contact = entry.constraint - s.limits;
+      const int64_t world = turn.world + g * kLanes<T> + entry.lane, contact = entry.constraint - s.ngiven;
       Vec<T>* slot = rows.jac + entry.slot * stride;
-      const T reference = f.reference[entry.constraint * f.worlds + world];
       if (contact < 0) {
-        rows.aref[entry.slot][entry.lane] = reference;
-        pack_limit<T>(f, entry.constraint, world, entry.lane, slot);
+        rows.aref[entry.slot][entry.lane] = f.reference(entry.constraint)[world];
+        pack_given<T>(f, entry.constraint, world, entry.lane, slot);
         continue;
       }
       for (int64_t r = s.contact_row[contact]; r < s.contact_row[contact + 1]; ++r) {
-        rows.aref[entry.slot + r - s.contact_row[contact]][entry.lane] = reference;
+        rows.aref[entry.slot + r - s.contact_row[contact]][entry.lane] = row_reference<T>(f, contact, r, world);
       }
       pack_contact<T>(f, contact, world, entry.lane, arms, slot, stride);
     }
