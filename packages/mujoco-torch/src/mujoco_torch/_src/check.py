@@ -26,7 +26,6 @@ import numpy as np
 from mujoco_torch._src.collision.pairs import GeomPair, geom_pairs
 from mujoco_torch._src.enums import (
     BiasType,
-    ConeType,
     DisableBit,
     DynType,
     EnableBit,
@@ -220,14 +219,8 @@ def _integrator(s: _Subject) -> _Found:
 
 def _solver(s: _Subject) -> _Found:
     value = s.mjm.opt.solver
-    if value != SolverType.NEWTON and s.has_rows:
+    if value == SolverType.PGS and s.has_rows:
         yield f"the constraint solver {_label(SolverType, value)} is not available", ()
-
-
-def _cone(s: _Subject) -> _Found:
-    value = s.mjm.opt.cone
-    if value != ConeType.PYRAMIDAL and s.pairs:
-        yield f"the friction cone {_label(ConeType, value)} is not available", ()
 
 
 def _noslip(s: _Subject) -> _Found:
@@ -379,15 +372,9 @@ RULES = (
     ),
     Rule(
         "solver",
-        "solvers other than Newton, where a constraint is possible",
-        "set the option solver to Newton",
+        "the solver PGS, where a constraint is possible",
+        "set the option solver to Newton or CG",
         _solver,
-    ),
-    Rule(
-        "cone",
-        "elliptic friction cones, where a contact is possible",
-        "set the option cone to pyramidal",
-        _cone,
     ),
     Rule(
         "noslip",
@@ -494,10 +481,10 @@ SUPPORTED = (
     ),
     (
         "contacts",
-        "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; moving surfaces; pyramidal cone",
+        "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; moving surfaces; both cones",
     ),
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
-    ("solver", "Newton, warm start"),
+    ("solver", "Newton, conjugate gradients, warm start"),
     ("integrators", "Euler with implicit damping, RK4"),
     ("flags", "every disable flag of MuJoCo 4.0; the enable flags energy, fwdinv, invdiscrete"),
     ("callbacks", "mjcb_control and mjcb_passive, given to put_model"),

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "rows.h"
 #include "structure.h"
@@ -18,7 +19,7 @@ template <class T>
 struct Factors {
   const System* system;
   const T *cdof, *com, *pos, *frame, *edge, *given, *given_weight, *given_reference, *contact_weight,
-      *contact_reference, *scale, *damping, *qvel;
+      *contact_reference, *scale, *friction, *damping, *loss, *qvel;
   int64_t worlds, reference_axes;
   bool fixed_given;  // the given rows have no worlds
 
@@ -32,7 +33,6 @@ struct Factors {
   }
 };
 
-constexpr int kMaxAxes = 6;    // normal, two tangents, and the torques about them
 constexpr size_t kAhead = 8;   // constraints whose weights are asked for in advance
 
 // J of a given row of the world `world`, into its lane of a slot.
@@ -53,7 +53,7 @@ struct Arms {
 };
 
 // J of all rows of a contact, into the lane's slots from the one at `slot` on. A row is the normal, plus or minus friction
-// times one more axis.
+// times one more axis; of a cone, an axis times its friction.
 template <class T>
 void pack_contact(const Factors<T>& f, int64_t contact, int64_t world, int lane, const Arms<T>& arms, Vec<T>* slot,
                   size_t step) {
@@ -66,7 +66,8 @@ void pack_contact(const Factors<T>& f, int64_t contact, int64_t world, int lane,
   const int64_t first = s.contact_row[contact], count = s.contact_row[contact + 1] - first;
   const int64_t* axis = s.row_axis.data() + first;
   for (int64_t r = 0; r < count; ++r) edge[r] = axis[r] ? f.edge[axis[r] * s.rows + first + r] : T(0);
-  const int axes = int(count == 1 ? 1 : count / 2 + 1);
+  const bool cone = s.is_cone(s.ngiven + contact);
+  const int axes = int(count == 1 || cone ? count : count / 2 + 1);
   for (int64_t side = s.side_start[contact]; side < s.side_start[contact + 1]; ++side) {
     T arm[3];
     for (int k = 0; k < 3; ++k) arm[k] = pos[k] - f.com[(k * s.nbody + s.side_root[side]) * f.worlds + world];
@@ -88,6 +89,13 @@ void pack_contact(const Factors<T>& f, int64_t contact, int64_t world, int lane,
     for (int64_t e = s.column_start[side]; e < s.column_start[side + 1]; ++e) {
       const Column column = s.columns[size_t(e)];
       const T* power = arms.power + column.dof;
+      if (cone) {
+        for (int64_t r = 0; r < count; ++r) {
+          const T friction = f.friction[r * s.contacts + contact];
+          slot[size_t(r) * step + size_t(column.dof)][lane] += column.sign * friction * power[r * stride];
+        }
+        continue;
+      }
       for (int64_t r = 0; r < count; ++r) {
         slot[size_t(r) * step + size_t(column.dof)][lane] += column.sign * (power[0] + edge[r] * power[axis[r] * stride]);
       }
@@ -118,6 +126,25 @@ inline T row_reference(const Factors<T>& f, int64_t contact, int64_t row, int64_
   return sum;
 }
 
+// The bounds of a row's residual, as System::general() needs them.
+template <class T>
+inline void set_bounds(Rows<T>& rows, const Factors<T>& f, int64_t constraint, int lane, T weight, int slot) {
+  const System& s = *f.system;
+  const T infinite = std::numeric_limits<T>::infinity();
+  const bool equality = constraint < s.ne, friction = !equality && constraint < s.ne + s.nf;
+  const T bound = friction ? f.loss[constraint - s.ne] / weight : infinite;
+  rows.low[slot][lane] = -bound;
+  rows.high[slot][lane] = equality || friction ? bound : T(0);
+}
+
+template <class T>
+inline void open_slot(Rows<T>& rows, int slot) {
+  rows.blocks[slot] = 0;
+  rows.weight[slot] = rows.aref[slot] = rows.damping[slot] = Vec<T>{};
+  rows.low[slot] = rows.high[slot] = Vec<T>{};
+  ++rows.count;
+}
+
 // Gives a constraint of a world its slots: a given row, or all rows of a contact.
 template <class T>
 inline void add_entry(Rows<T>& rows, const Factors<T>& f, int64_t constraint, int lane, T weight) {
@@ -130,15 +157,40 @@ inline void add_entry(Rows<T>& rows, const Factors<T>& f, int64_t constraint, in
   rows.constrained[lane] = -1;
   for (int64_t r = 0; r < count; ++r) {
     const int slot = rows.filled[lane]++;
-    if (slot == rows.count) {
-      rows.blocks[slot] = 0;
-      rows.weight[slot] = rows.aref[slot] = rows.damping[slot] = Vec<T>{};
-      ++rows.count;
-    }
+    if (slot == rows.count) open_slot<T>(rows, slot);
     rows.blocks[slot] |= blocks;
     rows.weight[slot][lane] = contact < 0 ? weight : weight * f.scale[s.contact_row[contact] + r];
     rows.damping[slot][lane] = f.damping[first + r];
+    if (s.general()) set_bounds<T>(rows, f, constraint, lane, weight, slot);
   }
+}
+
+// The slots of a cone: the same ones in all worlds that have so many cones.
+template <class T>
+inline void add_cone(Rows<T>& rows, const Factors<T>& f, int64_t constraint, int lane, T weight) {
+  const System& s = *f.system;
+  const int64_t contact = constraint - s.ngiven, first = s.contact_row[contact];
+  const int64_t count = s.contact_row[contact + 1] - first;
+  const int slot = rows.filled[lane], cone = (slot - rows.plain) / rows.axes;
+  rows.entries[rows.entry_count++] = {int(constraint), slot, lane};
+  rows.constrained[lane] = -1;
+  rows.filled[lane] += rows.axes;
+  if (slot == rows.count) {
+    for (int r = 0; r < rows.axes; ++r) open_slot<T>(rows, slot + r);
+    rows.cone_weight[cone] = rows.cone_mu[cone] = Vec<T>{};
+  }
+  const T mu = f.friction[contact];
+  rows.cone_mu[cone][lane] = mu;
+  rows.cone_weight[cone][lane] = weight / (mu * mu);
+  for (int r = 0; r < rows.axes; ++r) rows.blocks[slot + r] |= s.blocks[size_t(constraint)];
+  for (int64_t r = 0; r < count; ++r) rows.damping[slot + r][lane] = f.damping[s.ngiven + first + r];
+}
+
+// Before the cones: they start at the same slot in all worlds.
+template <class T>
+inline void start_cones(Rows<T>& rows) {
+  rows.plain = rows.count;
+  for (int& filled : rows.filled) filled = rows.count;
 }
 
 // Lists the constraints with weight of each group of a turn, and asks for what makes them.
@@ -146,8 +198,15 @@ template <class T>
 void list_rows(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups) {
   const System& s = *f.system;
   const size_t total = s.order.size();
-  for (int g = 0; g < turn.groups; ++g) clear<T>(*groups[g]);
+  for (int g = 0; g < turn.groups; ++g) {
+    clear<T>(*groups[g]);
+    groups[g]->axes = int(s.axes);
+  }
+  const size_t plain = total - size_t(s.cones);
   for (size_t o = 0; o < total; ++o) {
+    if (o == plain) {
+      for (int g = 0; g < turn.groups; ++g) start_cones<T>(*groups[g]);
+    }
     const int64_t i = s.order[o], ahead = o + kAhead < total ? s.order[o + kAhead] : i;
     for (int g = 0; g < turn.groups; ++g) {
       const int64_t world = turn.world + g * kLanes<T>;
@@ -156,7 +215,12 @@ void list_rows(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups) {
       const Vec<T> w = load<T>(f.weight(i) + world, count);
       if (!any<T>(w != 0)) continue;
       for (int lane = 0; lane < count; ++lane) {
-        if (w[lane] != 0) add_entry<T>(*groups[g], f, i, lane, w[lane]);
+        if (w[lane] == 0) continue;
+        if (o < plain) {
+          add_entry<T>(*groups[g], f, i, lane, w[lane]);
+        } else {
+          add_cone<T>(*groups[g], f, i, lane, w[lane]);
+        }
       }
       prefetch(f.reference(i) + world);
       if (i < s.ngiven) continue;
@@ -165,6 +229,8 @@ void list_rows(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups) {
       for (int64_t k = 0; k < 9; ++k) prefetch(f.frame + (k * s.contacts + i - s.ngiven) * f.worlds + world);
     }
   }
+  if (s.cones) return;
+  for (int g = 0; g < turn.groups; ++g) groups[g]->plain = groups[g]->count;
 }
 
 // The rows of each group of a turn that are active, with their reference at the velocity: aref = ref - damping J qvel.
@@ -194,8 +260,11 @@ void pack_factored(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups
         pack_given<T>(f, entry.constraint, world, entry.lane, slot);
         continue;
       }
-      for (int64_t r = s.contact_row[contact]; r < s.contact_row[contact + 1]; ++r) {
-        rows.aref[entry.slot + r - s.contact_row[contact]][entry.lane] = row_reference<T>(f, contact, r, world);
+      const bool cone = s.is_cone(entry.constraint);
+      for (int64_t r = 0; r < s.contact_row[contact + 1] - s.contact_row[contact]; ++r) {
+        const T reference = row_reference<T>(f, contact, s.contact_row[contact] + r, world);
+        const T friction = cone ? f.friction[r * s.contacts + contact] : T(1);
+        rows.aref[entry.slot + r][entry.lane] = friction * reference;
       }
       pack_contact<T>(f, contact, world, entry.lane, arms, slot, stride);
     }

@@ -6,7 +6,7 @@
 // (a "turn"), since their numbers share memory pages. The algorithms are those of solver/newton.py and solver/mass.py.
 //
 // This is one translation unit; its parts are, in this order, torch_api.h, structure.h, combine.h, simd.h, mass.h,
-// matrix.h, rows.h, factors.h, line_search.h, newton.h and workspace.h. An operator takes the dispatcher's stack of
+// matrix.h, rows.h, factors.h, penalty.h, line_search.h, newton.h and workspace.h. An operator takes the dispatcher's stack of
 // arguments, each a handle or an integer, and leaves its results there. Plain C interface at the end of this file.
 
 #include "combine.h"
@@ -190,7 +190,7 @@ void solve_op(uint64_t* stack) {
   contact_ref.expect("contact_ref", {reference_axes == 1 ? 1 : s.axes, s.contacts, worlds}, mass);
   scale.expect("row_scale", {s.rows, 1}, mass);
   friction.expect("cone_friction", {s.cone ? s.axes : 0, s.contacts, 1}, mass);
-  damping.expect("damping", {s.all_rows(), 1}, mass);
+  damping.expect("damping", {s.ngiven + s.rows, 1}, mass);
   loss.expect("frictionloss", {s.nf, 1}, mass);
   for (const Input* x : {&qvel, &force, &smooth, &warmstart}) x->expect("a vector of the joint space", {nv, worlds}, mass);
   Output qacc({nv, worlds}, mass.dtype), qfrc({nv, worlds}, mass.dtype), niter({worlds}, torch.int32);
@@ -198,12 +198,18 @@ void solve_op(uint64_t* stack) {
     using T = typename decltype(type)::type;
     const Factors<T> factors{&s, cdof.as<T>(), com.as<T>(), pos.as<T>(), frame.as<T>(), edge.as<T>(), given.as<T>(),
                              given_D.as<T>(), given_ref.as<T>(), contact_D.as<T>(), contact_ref.as<T>(),
-                             scale.as<T>(), damping.as<T>(), qvel.as<T>(), worlds, reference_axes,
+                             scale.as<T>(), friction.as<T>(), damping.as<T>(), loss.as<T>(), qvel.as<T>(), worlds, reference_axes,
                              given.worlds() == 1};
     const Problem<T> problem{&s, factors, mass.as<T>(), force.as<T>(), smooth.as<T>(), warmstart.as<T>(),
                              qacc.as<T>(), qfrc.as<T>(), niter.as<int32_t>(), worlds};
-    for_turns<T>(nv, s.nC(), s.all_rows(), worlds,
-                 [&](Work<T>* works, const Turn& turn) { solve_turn<T>(problem, works, turn); });
+    const auto body = [&](Work<T>* works, const Turn& turn) {
+      if (s.general()) {
+        solve_turn<T, true>(problem, works, turn);
+      } else {
+        solve_turn<T, false>(problem, works, turn);
+      }
+    };
+    for_turns<T>(nv, s.nC(), s.slots(), worlds, body, s.cone_slots());
   });
   stack[0] = qacc.release();
   stack[1] = qfrc.release();

@@ -47,6 +47,8 @@ struct Column {
   int dof, sign;
 };
 
+constexpr int64_t kNewton = 2;  // mjSOL_NEWTON
+
 // The structure of the constraint problem of a model. Constraints are its given rows, then its contacts.
 struct System {
   int64_t nv, nbody, ngiven, nJ, contacts, rows, axes, ne, nf, cone, solver, iterations, ls_iterations;
@@ -55,7 +57,8 @@ struct System {
   std::vector<int64_t> side_start, side_root, column_start;
   std::vector<Column> columns;
   std::vector<uint64_t> blocks;  // tile columns of J that a constraint touches
-  std::vector<int> order;        // of filling the slots
+  std::vector<int> order;        // of filling the slots: cones last
+  int64_t cones = 0;
 
   explicit System(const SystemSpec& s)
       : nv(s.nv), nbody(s.nbody), ngiven(s.ngiven), nJ(s.nJ), contacts(s.contacts), rows(s.rows), axes(s.axes),
@@ -69,11 +72,20 @@ struct System {
         column_start(s.column_start, s.column_start + s.side_start[s.contacts] + 1) {
     M_colind.assign(s.M_colind, s.M_colind + nC());
     for (int64_t e = 0; e < column_start.back(); ++e) columns.push_back({int(s.column_dof[e]), int(s.column_sign[e])});
+    for (int64_t i = 0; i < constraints(); ++i) cones += is_cone(i);
   }
 
   int64_t nC() const { return nv ? M_rowadr[nv - 1] + M_rownnz[nv - 1] : 0; }
   int64_t constraints() const { return ngiven + contacts; }
-  int64_t all_rows() const { return ngiven + rows; }
+  bool is_cone(int64_t constraint) const {
+    const int64_t contact = constraint - ngiven;
+    return cone && contact >= 0 && contact_row[size_t(contact) + 1] - contact_row[size_t(contact)] > 1;
+  }
+  // Whether there is more than rows that only push, and Newton's method.
+  bool general() const { return ne || nf || cones || solver != kNewton; }
+  // Slots that a world can use: each cone has as many as the contact with most axes.
+  int64_t slots() const { return cones ? constraints() - cones + cone_slots() : ngiven + rows; }
+  int64_t cone_slots() const { return cones * axes; }
 
   // Constraints of many blocks first, so that the worlds' rows in a slot are alike (humanoid: the slots of a group then
   // add to 340 tiles of H in all, in the order of rows to 410).
@@ -91,6 +103,7 @@ struct System {
     order.resize(blocks.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [this](int a, int b) {
+      if (is_cone(a) != is_cone(b)) return is_cone(b);
       return __builtin_popcountll(blocks[a]) > __builtin_popcountll(blocks[b]);
     });
   }

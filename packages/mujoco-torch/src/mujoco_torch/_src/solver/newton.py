@@ -31,6 +31,7 @@ NEWTON = 2
 """mjSOL_NEWTON"""
 
 _SLOPE_NOISE = 8.0
+_HAGER_ZHANG = 0.01
 _T = TypeVar("_T", bound=tuple)
 
 
@@ -250,13 +251,15 @@ def _conjugate_direction(
 ) -> Tensor:
     """The next direction of conjugate gradients, by Hager and Zhang's formula with M as preconditioner.
 
-    Source: Hager and Zhang, "A survey of nonlinear conjugate gradient methods", Pacific J. Optim. 2 (2006), section 7.
+    Source: Hager and Zhang, "A new conjugate gradient method with guaranteed descent and an efficient line search",
+    SIAM J. Optim. 16 (2005), equations 1.3 to 1.6; their bound from below, with eta = 0.01, was found to be C's.
     """
     change, change_solved = new - grad, new_solved - solved
     along = (search * change).sum(0)
     safe = torch.where(along.abs() < MINVAL, MINVAL, along)
     bent = change_solved - 2 * search * ((change * change_solved).sum(0) / safe)
-    beta = (bent * new).sum(0) / safe
+    least = -1 / (_norm(search) * _norm(grad).clamp_max(_HAGER_ZHANG)).clamp_min(MINVAL)
+    beta = torch.maximum((bent * new).sum(0) / safe, least)
     return -new_solved + beta * search
 
 
