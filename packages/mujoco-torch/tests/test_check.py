@@ -55,8 +55,6 @@ CRANK = '<motor name="m" cranksite="s" slidersite="s" cranklength="1"/>'
 
 # Feature, the model, and elements of its one finding.
 REFUSED = [
-    ("integrator", _option('integrator="implicit"'), ()),
-    ("integrator", _option('integrator="implicitfast"'), ()),
     ("integrator", _option('integrator="discrete"'), ()),
     ("solver", _option('solver="PGS"'), ()),
     ("solver", _option('solver="CG"'), ()),
@@ -152,6 +150,8 @@ ALLOWED = {
         "<mujoco>", '<mujoco><option cone="elliptic"><flag contact="disable"/></option>'
     ),
     "RK4": _option('integrator="RK4"'),
+    "implicit": _option('integrator="implicit"'),
+    "implicitfast": _option('integrator="implicitfast"'),
     "few iterations for one tree": _option('iterations="1"', FLOOR + FALLING.format(type="sphere")),
     "another solver with nothing to solve": _option('solver="PGS" noslip_iterations="3"', ""),
     "limits disabled": _xml(rest='<option solver="CG"><flag limit="disable"/></option>'),
@@ -327,7 +327,7 @@ EDIT_VALUE = {
     "opt.solver": 1,
     "opt.cone": 1,
     "geom_type": 6,
-    "opt.integrator": 2,
+    "opt.integrator": 4,
 }
 EDIT_VALUE = {
     "opt.solver": 1,
@@ -446,13 +446,13 @@ def test_a_finding_reads_as_one_line():
 
 def test_the_error_lists_every_finding_and_survives_a_process_border():
     mjm = mujoco.MjModel.from_xml_string(
-        _option('integrator="implicit"', LIMITED.replace("<joint", '<joint frictionloss="1"'))
+        _option('integrator="discrete"', LIMITED.replace("<joint", '<joint frictionloss="1"'))
     )
     error = UnsupportedModelError(check(mjm))
     lines = str(error).splitlines()
     assert isinstance(error, MujocoTorchError) and isinstance(error, ValueError)
     assert lines[0] == "this release does not simulate the model exactly, 2 findings:"
-    assert lines[1].startswith("  integrator: the integrator implicit") and "Euler or RK4" in lines[1]
+    assert lines[1].startswith("  integrator: the integrator discrete") and "Euler or RK4" in lines[1]
     assert lines[2].startswith("  frictionloss: ") and "joint 'j'" in lines[2] and len(lines) == 3
     copy = pickle.loads(pickle.dumps(error))
     assert copy.findings == error.findings and str(copy) == str(error)
@@ -462,7 +462,11 @@ def test_feature_ids_are_unique_kebab_case_and_all_tested():
     features = [rule.feature for rule in RULES]
     assert len(set(features)) == len(features)
     assert all(re.fullmatch("[a-z]+(-[a-z]+)*", feature) for feature in features)
-    assert set(features) == {case[0] for case in REFUSED} | {"callback", "disable-flag", "actuator-transmission"}
+    assert set(features) == {case[0] for case in REFUSED} | {
+        "callback",
+        "disable-flag",
+        "actuator-transmission",
+    }
     assert set(features) == {case[0] for case in REFUSED} | {"callback", "disable-flag", "tendon-armature"}
     assert set(features) == {case[0] for case in REFUSED} | {
         "callback",

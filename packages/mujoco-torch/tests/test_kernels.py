@@ -14,7 +14,7 @@ import torch
 
 from mujoco_torch._src import kernels, ops
 
-OPERATORS = ("combine", "mass_matrix", "factor_m", "solve_m", "hessian_solve", "solve")
+OPERATORS = ("combine", "mass_matrix", "factor_m", "solve_m", "hessian_solve", "solve", "solve_dense")
 
 # What an operator of each kind gives, and a gradient through all of them; run here and in processes of their own.
 EXERCISE = """
@@ -22,7 +22,7 @@ import os
 import torch
 from mujoco_torch._src import kernels
 from mujoco_torch._src.pattern import Pattern
-from mujoco_torch._src.solver import System, factor_m, mass_matrix, solve, solve_m
+from mujoco_torch._src.solver import System, factor_m, mass_matrix, solve, solve_dense, solve_m
 
 SELECT = Pattern([(0, 2, 1), (1, 0, 0.5), (1, 1, -2)], (3, 3))
 SYSTEM = System(
@@ -52,7 +52,8 @@ def results(worlds=9):
     moved = SELECT @ qacc
     (grad,) = torch.autograd.grad(moved.square().sum(), force)
     mapped = torch.vmap(lambda x: SELECT @ x)(torch.stack([smooth, qacc]))
-    out = (M, *factor, smooth, qacc, qfrc, niter, moved, grad, mapped)
+    dense = solve_dense(some(3, 3) + 3 * torch.eye(3)[..., None], some(3))
+    out = (M, *factor, smooth, qacc, qfrc, niter, moved, grad, mapped, dense)
     return [x.detach() for x in out]
 """
 

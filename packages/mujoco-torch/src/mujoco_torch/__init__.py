@@ -17,7 +17,7 @@ from mujoco_torch._src.forward import (
     solve,
 )
 from mujoco_torch._src.inertia import crb, factor_m
-from mujoco_torch._src.integrate import euler, rollout, rungekutta4, step, step1, step2
+from mujoco_torch._src.integrate import euler, implicit, rollout, rungekutta4, step, step1, step2
 from mujoco_torch._src.inverse import inverse, rne_acc
 from mujoco_torch._src.io import device_put, get_data_into, make_data, put_data, put_model
 from mujoco_torch._src.kinematics import camlight, kinematics
@@ -63,6 +63,7 @@ __all__ = [
     "fwd_position",
     "fwd_velocity",
     "get_data_into",
+    "implicit",
     "inverse",
     "jac",
     "kinematics",

@@ -43,7 +43,7 @@ from mujoco_torch._src.enums import (
 # A name in a message is enough to find the element; a list of thousands is not read.
 _SHOWN_ELEMENTS = 4
 
-_INTEGRATORS = (IntegratorType.EULER, IntegratorType.RK4)
+_INTEGRATORS = tuple(kind for kind in IntegratorType if kind != IntegratorType.DISCRETE)
 _TRANSMISSIONS = tuple(kind for kind in TrnType if kind != TrnType.UNDEFINED)
 _DYNAMICS = tuple(kind for kind in DynType if kind != DynType.USER)
 _GAINS = tuple(kind for kind in GainType if kind != GainType.USER)
@@ -263,8 +263,6 @@ def _plugin(s: _Subject) -> _Found:
 # Bodies and joints.
 
 
-
-
 # Elements that are refused altogether.
 
 
@@ -366,8 +364,8 @@ def _adhesion(s: _Subject) -> _Found:
 RULES = (
     Rule(
         "integrator",
-        "integrators other than Euler and RK4",
-        "set the option integrator to Euler or RK4",
+        "the integrator discrete",
+        "set the option integrator to implicitfast, implicit, Euler or RK4",
         _integrator,
     ),
     Rule(
@@ -485,7 +483,7 @@ SUPPORTED = (
     ),
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
     ("solver", "Newton, conjugate gradients, warm start"),
-    ("integrators", "Euler with implicit damping, RK4"),
+    ("integrators", "Euler with implicit damping, implicit, implicitfast, RK4"),
     ("flags", "every disable flag of MuJoCo 4.0; the enable flags energy, fwdinv, invdiscrete"),
     ("callbacks", "mjcb_control and mjcb_passive, given to put_model"),
     ("cameras and lights", "every tracking mode"),

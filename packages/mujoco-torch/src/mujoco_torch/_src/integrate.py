@@ -1,4 +1,4 @@
-"""Integrators, the step and the rollout (``mj_Euler``, ``mj_RungeKutta``, ``mj_step``)."""
+"""Integrators, the step and the rollout (``mj_Euler``, ``mj_implicit``, ``mj_RungeKutta``, ``mj_step``)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,6 +10,7 @@ from torch import Tensor
 from mujoco_torch._src import callbacks, spatial
 from mujoco_torch._src.actuation import advance_actuation
 from mujoco_torch._src.constraint import make_constraints
+from mujoco_torch._src.derivative import solve_implicit, solve_implicitfast
 from mujoco_torch._src.energy import energies
 from mujoco_torch._src.enums import IntegratorType
 from mujoco_torch._src.errors import ArgumentError, StateError
@@ -81,6 +82,33 @@ def euler(m: InsideModel, d: InsideData) -> InsideData:
         m, d.replace(M=d.M + m.system.M_diagonal @ (m.timestep * damping_rate(m, d.qvel)))
     )
     return _advance(m, d, solve_m(m, damped, d.qfrc_smooth + d.qfrc_constraint))
+
+
+@public(
+    reads=names(
+        "time qpos qvel act history plastic ctrl qacc act_dot xipos ximat geom_xpos geom_xmat subtree_com cdof cinert "
+        "ten_J actuator_length actuator_moment crb M ten_velocity actuator_velocity cvel cdof_dot actuator_force "
+        "qfrc_actuator qfrc_smooth qfrc_constraint"
+    ),
+    writes=ADVANCED,
+)
+def implicit(m: InsideModel, d: InsideData) -> InsideData:
+    """Step of the integrators ``implicit`` and ``implicitfast``, implicit in velocity (``mj_implicit``).
+
+    Velocity moves by h (M - h D)^-1 qfrc, with D the derivative of all forces but those of constraints by velocity.
+    ``implicitfast`` leaves Coriolis and centrifugal forces out of it, except for free bodies that carry no joint.
+    Source: MuJoCo documentation, "Computation", section "Numerical integration".
+
+    Departures from C:
+      1. D and the factor of M - h D (``qDeriv``, ``qLU``, ``qH``) are no fields of Data.
+
+    Raises:
+      StateError: the dynamics of ``d`` do not fit the model.
+    """
+    if not m.nv:
+        return _advance(m, d, d.qacc)
+    solve = solve_implicit if m.integrator == IntegratorType.IMPLICIT else solve_implicitfast
+    return _advance(m, d, solve(m, d, d.qfrc_smooth + d.qfrc_constraint))
 
 
 # The fraction of the step after which stages 2 to 4 are evaluated, and what the slopes of stages 1 to 3 count.
@@ -203,6 +231,8 @@ def _step(m: InsideModel, d: InsideData) -> InsideData:
 
 def _single_step(m: InsideModel, d: InsideData) -> InsideData:
     """The advance of the state from one evaluation of the dynamics."""
+    if m.integrator in (IntegratorType.IMPLICIT, IntegratorType.IMPLICITFAST):
+        return implicit.inside(m, d)
     return euler.inside(m, d)
 
 

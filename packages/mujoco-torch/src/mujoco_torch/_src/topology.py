@@ -18,6 +18,7 @@ from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.solver import System
 from mujoco_torch._src.structure.actuation import actuators
 from mujoco_torch._src.structure.bodies import attached, bodies, dofs, joints, options
+from mujoco_torch._src.structure.derivative import derivatives
 from mujoco_torch._src.structure.dynamics import energies, products, resets
 from mujoco_torch._src.structure.passive import passive_forces
 from mujoco_torch._src.structure.rows import contacts, given
@@ -34,6 +35,7 @@ PARTS = (
     tendons,
     transmissions,
     actuators,
+    derivatives,
     given,
     contacts,
     energies,

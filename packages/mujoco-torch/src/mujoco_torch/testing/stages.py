@@ -100,6 +100,7 @@ STAGES: dict[str, Stage] = {
         Stage("solve", _ACCELERATION, (mujoco.mj_fwdConstraint,), SOLVE_FIELDS, SOLVED, solves=True),
         Stage("forward", (), (mujoco.mj_forward,), FIELDS, None, solves=True),
         Stage("euler", (mujoco.mj_forward,), (mujoco.mj_Euler,), STATE_FIELDS),
+        Stage("implicit", (mujoco.mj_forward,), (mujoco.mj_implicit,), STATE_FIELDS),
         Stage("rungekutta4", (mujoco.mj_forward,), (_rungekutta4,), STATE_FIELDS, SOLVED, solves=True),
         Stage("step", (), (mujoco.mj_step,), STATE_FIELDS, SOLVED, solves=True),
         Stage("step1", (), (mujoco.mj_step1,), (*POSITION_FIELDS, *VELOCITY_FIELDS, "energy"), None),

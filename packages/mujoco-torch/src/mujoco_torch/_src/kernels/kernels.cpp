@@ -6,10 +6,12 @@
 // (a "turn"), since their numbers share memory pages. The algorithms are those of solver/newton.py and solver/mass.py.
 //
 // This is one translation unit; its parts are, in this order, torch_api.h, structure.h, combine.h, simd.h, mass.h,
-// matrix.h, rows.h, factors.h, penalty.h, line_search.h, newton.h and workspace.h. An operator takes the dispatcher's stack of
-// arguments, each a handle or an integer, and leaves its results there. Plain C interface at the end of this file.
+// matrix.h, rows.h, factors.h, penalty.h, line_search.h, newton.h, workspace.h and elimination.h. An operator takes the
+// dispatcher's stack of arguments, each a handle or an integer, and leaves its results there. Plain C interface at the
+// end of this file.
 
 #include "combine.h"
+#include "elimination.h"
 #include "workspace.h"
 
 namespace {
@@ -167,6 +169,46 @@ void hessian_solve_op(uint64_t* stack) {
   stack[0] = out.release();
 }
 
+thread_local Buffer elimination_buffer;
+
+// solve_dense(A, b) -> Tensor, of dense A (n, n, B)
+void solve_dense_op(uint64_t* stack) {
+  const Input matrix(stack[0]), b(stack[1]);
+  const int64_t n = b.shape[0], worlds = b.worlds();
+  matrix.expect("A", {n, n, worlds}, b);
+  b.expect("b", {n, worlds}, b);
+  Output out({n, worlds}, b.dtype);
+  with_type(b, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const T *m = matrix.as<T>(), *right = b.as<T>();
+    T* result = out.as<T>();
+    const int64_t groups = (worlds + kLanes<T> - 1) / kLanes<T>;
+    std::atomic<bool> failed{false};
+    parallel(groups, 8, [&](int64_t begin, int64_t end) {
+      char* memory = nullptr;
+      try {
+        memory = elimination_buffer.reserve(size_t(n * n + 2 * n) * sizeof(Vec<T>));
+      } catch (const std::bad_alloc&) {
+        failed = true;
+        return;
+      }
+      Arena arena{memory};
+      Vec<T>*a = arena.take<Vec<T>>(size_t(n * n)), *x = arena.take<Vec<T>>(size_t(n));
+      int64_t* columns = arena.take<int64_t>(size_t(n));
+      for (int64_t g = begin; g < end; ++g) {
+        const int64_t world = g * kLanes<T>, left = worlds - world;
+        const int count = int(left < kLanes<T> ? left : kLanes<T>);
+        load_vector<T>(m + world, n * n, worlds, count, a, int(n * n));
+        load_vector<T>(right + world, n, worlds, count, x, int(n));
+        eliminate<T>(a, x, columns, n);
+        store_vector<T>(result + world, x, n, worlds, count);
+      }
+    });
+    if (failed) throw std::runtime_error("mujoco_torch: no memory for the elimination");
+  });
+  stack[0] = out.release();
+}
+
 // solve(M, cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac, given_D, given_ref, contact_D,
 //       contact_ref, row_scale, cone_friction, damping, frictionloss, qvel, qfrc_smooth, qacc_smooth, qacc_warmstart,
 //       system) -> (Tensor, Tensor, Tensor)
@@ -238,6 +280,7 @@ MJT_OPERATOR(mass_matrix)
 MJT_OPERATOR(factor_m)
 MJT_OPERATOR(solve_m)
 MJT_OPERATOR(hessian_solve)
+MJT_OPERATOR(solve_dense)
 MJT_OPERATOR(solve)
 
 }  // extern "C"

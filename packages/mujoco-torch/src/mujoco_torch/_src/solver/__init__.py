@@ -1,5 +1,6 @@
 """The dynamics problem, worlds last: inertia, its factor, and the constraint solver, as operators of torch."""
 
+from .dense import solve_dense
 from .mass import full_m
 from .ops import factor_m, mass_matrix, solve, solve_m
 from .penalty import row_force
@@ -16,5 +17,6 @@ __all__ = [
     "row_force",
     "row_weight",
     "solve",
+    "solve_dense",
     "solve_m",
 ]
