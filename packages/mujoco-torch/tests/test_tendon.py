@@ -393,9 +393,15 @@ def test_one_world() -> None:
     torch.testing.assert_close(alone.ten_J, whole.ten_J[0])
 
 
-def test_armature_with_wrapping_is_refused() -> None:
+@pytest.mark.parametrize("owner", ["tendon", "actuator"])
+def test_armature_with_wrapping_is_refused(owner: str) -> None:
     """The compiler of MuJoCo refuses it, too; a model edited afterwards would stop C."""
-    mjm = mujoco.MjModel.from_xml_string(f"<mujoco>{BODIES}<tendon>{TENDONS['around']}</tendon></mujoco>")
-    mjm.tendon_armature[:] = 1.0
+    motor = '<actuator><motor tendon="w"/></actuator>'
+    mjm = mujoco.MjModel.from_xml_string(
+        f"<mujoco>{BODIES}<tendon>{TENDONS['around']}</tendon>{motor}</mujoco>"
+    )
+    assert mjt.check(mjm) == ()
+    getattr(mjm, f"{owner}_armature")[:] = 1.0
+    mjm.tendon_actuatorid[:] = 0
     (finding,) = mjt.check(mjm)
     assert (finding.feature, finding.elements) == ("tendon-armature", ("tendon 'w'",))

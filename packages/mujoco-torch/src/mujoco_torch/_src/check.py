@@ -39,6 +39,7 @@ from mujoco_torch._src.enums import (
     TrnType,
     WrapType,
 )
+from mujoco_torch._src.structure.reflected import reflected
 
 # A name in a message is enough to find the element; a list of thousands is not read.
 _SHOWN_ELEMENTS = 4
@@ -285,7 +286,7 @@ def _tendon_armature(s: _Subject) -> _Found:
     wrapping = np.isin(m.wrap_type, (WrapType.SPHERE, WrapType.CYLINDER))
     paths = zip(m.tendon_adr, m.tendon_num, strict=True)
     wrapped = np.array([wrapping[start : start + count].any() for start, count in paths], bool)
-    tendons = _where(m, ObjType.TENDON, wrapped & (m.tendon_armature != 0))
+    tendons = _where(m, ObjType.TENDON, wrapped & (reflected(m).tendon_armature != 0))
     yield from _report("armature of tendons that wrap geoms is not simulated, nor in MuJoCo", tendons)
 
 
@@ -420,7 +421,7 @@ RULES = (
     Rule(
         "tendon-armature",
         "armature of tendons that wrap geoms",
-        "set armature of the tendons to 0",
+        "set armature of the tendons and of their actuators to 0",
         _tendon_armature,
     ),
     Rule("flex", "deformable bodies (flex)", "remove them, or use rigid bodies", _flex),

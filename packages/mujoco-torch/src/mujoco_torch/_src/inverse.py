@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from mujoco_torch._src import solver
 from mujoco_torch._src.bias import newton_euler
 from mujoco_torch._src.constraint import row_jacobian
 from mujoco_torch._src.energy import energies
@@ -53,7 +54,7 @@ def inv_constraint(m: InsideModel, d: InsideData, qacc: Tensor) -> InsideData:
         return d.replace(efc_force=torch.zeros_like(d.efc_D), qfrc_constraint=torch.zeros_like(qacc))
     jacobian = row_jacobian(m, d)
     residual = (jacobian * qacc).sum(1) - d.efc_aref
-    force = torch.where((residual < 0) & (d.efc_D > 0), -d.efc_D * residual, 0.0)
+    force = solver.row_force(m.system, d.efc_D, residual, m.frictionloss, m.cone_friction)
     return d.replace(efc_force=force, qfrc_constraint=(jacobian * force.unsqueeze(1)).sum(0))
 
 

@@ -45,6 +45,10 @@ def wrap(
     Returns:
       Whether the tendon touches, the length on the obstacle [m], both ``[nwrap, B]``; first and last point of contact
       [m], world frame, ``[3, nwrap, B]``. Without contact the length and the points have no meaning.
+
+    Departures from C:
+      1. Where both ways around have one length but for rounding, as with ends in line with the centre of a sphere,
+         the path may be the other one.
     """
     position, matrix = m.wrap_geom @ d.geom_xpos, m.wrap_geom @ d.geom_xmat
     local0, local1 = _to_local(matrix, start - position), _to_local(matrix, stop - position)
