@@ -354,7 +354,7 @@ def test_swimmers_of_other_packages(path: Path) -> None:
     refused = {finding.feature for finding in mjt.check(mjm)}
     if refused:
         pytest.skip(f"refused for {', '.join(sorted(refused))}")
-    mjds = testing.perturbed_states(mjm, NWORLD, settle=50)
+    mjds = testing.perturbed_states(mjm, NWORLD, settle=50, scale=0.3)  # the fish explodes in C if pushed harder
     testing.stage_parity(mjm, "forward", mjds).raise_for_failures()
     steps_parity(testing.converged(mjm), mjds, 20, rtol=1e-6)
 
@@ -362,12 +362,10 @@ def test_swimmers_of_other_packages(path: Path) -> None:
 # ------------------------------------------------------------------------ gravity compensation and the actuators
 
 
-def test_compensation_through_actuators_is_not_passive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compensation_through_actuators_is_not_passive() -> None:
     """Where a joint takes it from the actuators, it is computed, but left out of the passive forces."""
     mjm = load("lifted")
     mjm.jnt_actgravcomp[:] = 1, 0, 1, 1
-    assert [finding.feature for finding in mjt.check(mjm)] == ["actuator-gravcomp"]
-    monkeypatch.setattr("mujoco_torch._src.io.check", lambda mjm: ())
     testing.stage_parity(mjm, "passive", states("lifted")).raise_for_failures()
 
 
