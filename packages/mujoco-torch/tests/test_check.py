@@ -55,8 +55,6 @@ CRANK = '<motor name="m" cranksite="s" slidersite="s" cranklength="1"/>'
 
 # Feature, the model, and elements of its one finding.
 REFUSED = [
-    ("integrator", _option('integrator="implicit"'), ()),
-    ("integrator", _option('integrator="implicitfast"'), ()),
     ("integrator", _option('integrator="discrete"'), ()),
     ("solver", _option('solver="PGS"'), ()),
     ("solver", _option('solver="CG"'), ()),
@@ -71,6 +69,12 @@ REFUSED = [
     ("tendon-limit", _xml(rest=TENDON.format('range="0 1"')), ("tendon 't'",)),
     ("tendon-frictionloss", _xml(rest=TENDON.format('frictionloss="1"')), ("tendon 't'",)),
     ("tendon-plastic-spring", _xml(rest=TENDON.format('stiffness="1" springyield="5"')), ("tendon 't'",)),
+    ("mocap", _xml(LIMITED + '<body name="hand" mocap="true"/>'), ("body 'hand'",)),
+    ("gravcomp", _xml(f'<body gravcomp=".5"><joint/>{BALL_GEOM}</body>'), ("body 1",)),
+    ("polynomial-spring", _joint('stiffness="1 0 2"'), ("joint 'j'",)),
+    ("polynomial-damper", _joint('type="ball" damping="0 1"'), ("joint 'j'",)),
+    ("plastic-spring", _joint('stiffness="1" springyield="5"'), ("joint 'j'",)),
+    ("tendon", _xml(rest=TENDON), ("tendon 't'",)),
     ("flex", _xml(TWO_BODIES, f"<deformable>{ROPE}</deformable>"), ("flex 'rope'",)),
     ("sensor", _xml(rest=SENSORS), ("sensor 'q'", "sensor 1")),
     (
@@ -113,7 +117,6 @@ REFUSED = [
         ),
         ("pair 'p'",),
     ),
-    ("surface-velocity", _xml(BALL_GEOM.replace("/>", ' surfacevel="1 0 0"/>')), ("geom 'ball'",)),
 ]
 
 ALLOWED = {
@@ -131,6 +134,13 @@ ALLOWED = {
         + FALLING.format(type="capsule").replace("foot", "shin")
         + FALLING.format(type="sphere").replace('"foot"', '"toe" condim="6" margin=".1" priority="1"'),
     ),
+    "equalities and friction": _xml(
+        LIMITED
+        + '<body name="a"><freejoint/><geom size=".1"/></body>'
+        + '<body><joint type="ball" frictionloss="1"/><geom size=".1"/></body>',
+        '<equality><joint joint1="j" active="false"/><weld body1="a"/><connect body1="a" anchor="0 0 0"/></equality>',
+    ),
+    "a moving surface": _xml(FLOOR.replace("/>", ' surfacevel="1 0 0"/>') + FALLING.format(type="sphere")),
     "a box that cannot touch": _xml(f'{FLOOR}<geom type="box" size="1 1 1"/>' + LIMITED),
     "a box that is excluded": _xml(
         FLOOR + FALLING.format(type="box").replace("<body", '<body name="b"'),
@@ -140,6 +150,8 @@ ALLOWED = {
         "<mujoco>", '<mujoco><option cone="elliptic"><flag contact="disable"/></option>'
     ),
     "RK4": _option('integrator="RK4"'),
+    "implicit": _option('integrator="implicit"'),
+    "implicitfast": _option('integrator="implicitfast"'),
     "few iterations for one tree": _option('iterations="1"', FLOOR + FALLING.format(type="sphere")),
     "another solver with nothing to solve": _option('solver="PGS" noslip_iterations="3"', ""),
     "limits disabled": _xml(rest='<option solver="CG"><flag limit="disable"/></option>'),
@@ -147,7 +159,6 @@ ALLOWED = {
     "a medium": _option('density="1.2" viscosity=".01" wind="1 2 3"'),
     "mocap bodies": _xml(LIMITED + '<body mocap="true"/>'),
     "gravity compensation": _xml(f'<body gravcomp=".5"><joint/>{BALL_GEOM}</body>'),
-    "nothing that an actuator could compensate": _joint('actuatorgravcomp="true"'),
     "polynomial springs and dampers": _joint('type="ball" stiffness="1 0 2" damping="0 1"'),
     "springs that yield": _joint('stiffness="1" springyield="5"'),
     "inverse dynamics flag": _flag("invdiscrete"),
@@ -203,6 +214,17 @@ def test_what_is_simulated_gives_no_finding(name):
     assert check(mujoco.MjModel.from_xml_string(ALLOWED[name])) == ()
 
 
+def test_equalities_of_other_kinds_are_refused_by_name():
+    rest = '<equality><joint joint1="j"/><joint name="e" joint1="j"/><joint joint1="j"/></equality>'
+    mjm = mujoco.MjModel.from_xml_string(_xml(rest=rest))
+    assert check(mjm) == ()
+    mjm.eq_type[1:] = mujoco.mjtEq.mjEQ_FLEX, mujoco.mjtEq.mjEQ_DISTANCE
+    findings = check(mjm)
+    assert [finding.feature for finding in findings] == ["equality", "equality"]
+    assert [finding.elements for finding in findings] == [("equality 'e'",), ("equality 2",)]
+    assert "flex" in findings[0].message and "distance" in findings[1].message
+
+
 @pytest.mark.parametrize("flag", [bit for bit in mujoco.mjtDisableBit.__members__ if bit != "mjNDISABLE"])
 def test_every_disable_flag_is_supported(flag):
     mjm = mujoco.MjModel.from_xml_string(_xml(FLOOR + FALLING.format(type="sphere")))
@@ -211,12 +233,14 @@ def test_every_disable_flag_is_supported(flag):
 
 
 @pytest.mark.parametrize("flag", [bit for bit in mujoco.mjtEnableBit.__members__ if bit != "mjNENABLE"])
-def test_only_the_enable_flag_of_inverse_dynamics_is_supported(flag):
+def test_enable_flags_of_energy_and_inverse_dynamics_are_supported(flag):
     mjm = mujoco.MjModel.from_xml_string(_xml())
     mjm.opt.enableflags = int(getattr(mujoco.mjtEnableBit, flag))
     name = flag.removeprefix("mjENBL_").lower()
     found = [(finding.feature, finding.elements) for finding in check(mjm)]
-    assert found == ([] if name == "invdiscrete" else [("enable-flag", (f"flag '{name}'",))])
+    assert found == (
+        [] if name in ("energy", "fwdinv", "invdiscrete") else [("enable-flag", (f"flag '{name}'",))]
+    )
 
 
 def test_unknown_bits_and_values_are_refused():
@@ -281,8 +305,9 @@ EDITED = {
     "actuator_gaintype": "actuator-gain",
     "actuator_trntype": "actuator-transmission",
     "dof_frictionloss": "frictionloss",
+    "body_gravcomp": "gravcomp",
+    "dof_dampingpoly": "polynomial-damper",
     "geom_adhesion": "adhesion",
-    "geom_surfacevel": "surface-velocity",
     "geom_type": "geom-pair",
     "opt.cone": "cone",
     "opt.enableflags": "enable-flag",
@@ -302,7 +327,15 @@ EDIT_VALUE = {
     "opt.solver": 1,
     "opt.cone": 1,
     "geom_type": 6,
+    "opt.integrator": 4,
+}
+EDIT_VALUE = {
+    "opt.solver": 1,
+    "opt.cone": 1,
+    "actuator_gaintype": 2,
+    "geom_type": 6,
     "opt.integrator": 2,
+    "opt.enableflags": 16,
 }
 
 
@@ -324,6 +357,9 @@ def test_an_edited_field_is_found(field):
 
 # All other fields of MjModel, as patterns: read by the library, or of no effect on what it computes.
 ELEMENTS_REFUSED = "eq_.*|sensor_.*|flex.*|efm.*|plugin(_.*)?|(body|geom|actuator)_plugin"
+ELEMENTS_REFUSED = (
+    "tendon_.*|ten_J_.*|wrap_.*|sensor_.*|flex.*|efm.*|plugin(_.*)?|(body|geom|actuator)_plugin"
+)
 COUNTS_AND_FLAGS = "n[A-Za-z].*|flg_.*|signature"
 SIMULATED = (
     "qpos0|qpos_spring|body_(parentid|rootid|weldid|jnt.*|dof.*|geom.*|pos|quat|ipos|iquat|mass|subtreemass|inertia)"
@@ -331,9 +367,14 @@ SIMULATED = (
     "|jnt_(type|qposadr|dofadr|bodyid|actuatorid|limited|actfrclimited|solref|solimp|pos|axis|stiffness|range)"
     "|jnt_(actfrcrange|margin|stiffnesspoly|springyield|plasticadr|actgravcomp)|dof_dampingpoly|dof_(bodyid|jntid|parentid|treeid|armature|damping|invweight0|M0)"
     "|geom_(contype|conaffinity|condim|bodyid|priority|solmix|solref|solimp|size|pos|quat|friction|margin|gap|fluid)"
+    "|jnt_(actfrcrange|margin)|dof_(bodyid|jntid|parentid|treeid|armature|damping|invweight0|M0)"
+    "|dof_(frictionloss|solref|solimp)|eq_.*|geom_surfacevel"
+    "|geom_(contype|conaffinity|condim|bodyid|priority|solmix|solref|solimp|size|pos|quat|friction|margin|gap)"
     "|pair_(dim|geom.|signature|solref|solreffriction|solimp|margin|gap|friction)"
     "|site_(bodyid|pos|quat)|(cam|light)_(mode|bodyid|targetbodyid|pos|quat|poscom0|pos0|mat0|dir|dir0)"
     "|actuator_(trnid|gear|gainprm|biasprm|ctrllimited|ctrlrange|forcelimited|forcerange|ctrladr|ctrlnum|outadr)"
+    "|actuator_(outnum|group|cranklength)"
+    "|actuator_(outnum|group)|tendon_(type|adr|num|armature|stiffness.*|damping.*|lengthspring)|wrap_(type|objid|prm)"
     "|actuator_(outnum|group|cranklength|act.*|dynprm|dyntype|gaintype|biastype|lengthrange|acc0|ctrlspec|delay|history.*)"
     "|actuator_(damping.*|armature)|jnt_actgravcomp"
     "|tendon_(type|adr|num|armature|stiffness.*|damping.*|lengthspring|actuatorid|actfrc.*)|wrap_(type|objid|prm)"
@@ -345,6 +386,13 @@ WITHOUT_EFFECT = {
     "for the user": ".*_user|numeric_.*|text_.*|tuple_.*|key_.*|name_.*|names|names_map|paths",
     "shortcuts of C": "[BDM]_.*|map.*|.*_bvh.*|bvh_.*|oct_.*|body_(simple|sameframe)"
     "|geom_(sameframe|aabb|rbound)|dof_(Madr|simplenum|length)|tree_(body|dof).*",
+    "only of a feature that is refused": "jnt_(actgravcomp|plasticadr)|dof_(solref|solimp)"
+    "|geom_(fluid|dataid)|tree_sleep_policy|actuator_(act.*|dynprm|historyadr|lengthrange|acc0|length0|ctrlspec)",
+    "|tendon_(actuatorid|plasticadr|tree.*|solref.*|solimp.*|range|actfrcrange|margin|length0|invweight0)"
+    "only of a feature that is refused": "jnt_(actgravcomp|plasticadr)"
+    "|geom_(fluid|dataid)|tree_sleep_policy|actuator_(act.*|dynprm|cranklength|historyadr|lengthrange|acc0|length0|ctrlspec)",
+    "only of a feature that is refused": "dof_(solref|solimp)"
+    "|geom_dataid|tree_sleep_policy|actuator_(act.*|dynprm|historyadr|lengthrange|acc0|length0|ctrlspec)",
     "only of a feature that is refused": "dof_(solref|solimp)|geom_dataid|tree_sleep_policy"
     "|tendon_(plasticadr|tree.*|solref.*|solimp.*|range|margin|length0|invweight0)|actuator_length0",
 }
@@ -398,13 +446,13 @@ def test_a_finding_reads_as_one_line():
 
 def test_the_error_lists_every_finding_and_survives_a_process_border():
     mjm = mujoco.MjModel.from_xml_string(
-        _option('integrator="implicit"', LIMITED.replace("<joint", '<joint frictionloss="1"'))
+        _option('integrator="discrete"', LIMITED.replace("<joint", '<joint frictionloss="1"'))
     )
     error = UnsupportedModelError(check(mjm))
     lines = str(error).splitlines()
     assert isinstance(error, MujocoTorchError) and isinstance(error, ValueError)
     assert lines[0] == "this release does not simulate the model exactly, 2 findings:"
-    assert lines[1].startswith("  integrator: the integrator implicit") and "Euler or RK4" in lines[1]
+    assert lines[1].startswith("  integrator: the integrator discrete") and "Euler or RK4" in lines[1]
     assert lines[2].startswith("  frictionloss: ") and "joint 'j'" in lines[2] and len(lines) == 3
     copy = pickle.loads(pickle.dumps(error))
     assert copy.findings == error.findings and str(copy) == str(error)
@@ -414,8 +462,20 @@ def test_feature_ids_are_unique_kebab_case_and_all_tested():
     features = [rule.feature for rule in RULES]
     assert len(set(features)) == len(features)
     assert all(re.fullmatch("[a-z]+(-[a-z]+)*", feature) for feature in features)
+    assert set(features) == {case[0] for case in REFUSED} | {
+        "callback",
+        "disable-flag",
+        "actuator-transmission",
+    }
+    assert set(features) == {case[0] for case in REFUSED} | {"callback", "disable-flag", "tendon-armature"}
+    assert set(features) == {case[0] for case in REFUSED} | {
+        "callback",
+        "disable-flag",
+        "actuator-transmission",
+    }
     untested = {"callback", "disable-flag", "tendon-armature", "actuator-transmission"}
     assert set(features) == {case[0] for case in REFUSED} | untested
+    assert set(features) == {case[0] for case in REFUSED} | {"callback", "disable-flag", "equality"}
 
 
 def test_the_table_lists_every_rule():

@@ -5,6 +5,7 @@ seconds. Only the tests marked slow generate code.
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import mujoco
 import pytest
@@ -60,6 +61,8 @@ Step = Callable[[mjt.Model, mjt.Data], mjt.Data]
 
 
 def load(name: str) -> mujoco.MjModel:
+    if name == "everything":
+        return mujoco.MjModel.from_xml_path(str(Path(__file__).with_name("everything.xml")))
     if name in ("small", "tiny"):
         return mujoco.MjModel.from_xml_string({"small": SMALL, "tiny": TINY}[name])
     return mujoco.MjModel.from_xml_path(str(mjt.model_path(name)))
@@ -135,7 +138,7 @@ def lives(m: mjt.Model, mjm: mujoco.MjModel, step: Step) -> Iterator[tuple[str, 
     yield "after forward", mjt.forward(m, d)
 
 
-@pytest.mark.parametrize("name", mjt.MODELS)
+@pytest.mark.parametrize("name", [*mjt.MODELS, "everything"])
 def test_contract(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One graph, no break, no recompilation, few guards, the values of eager."""
     mjm = load(name)
@@ -330,7 +333,9 @@ def test_compiled_vmap_compiles_once() -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_nan_stays_in_its_world(compiled: bool) -> None:
+    """Without resets; with them see test_autoreset."""
     mjm = load("hopper")
+    mjm.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
     m = mjt.put_model(mjm, dtype=torch.float64)
     d = batch(m, mjm)
     step = torch.compile(mjt.step, backend="eager", fullgraph=True) if compiled else mjt.step
@@ -368,3 +373,27 @@ def test_reduce_overhead_runs_on_a_cpu() -> None:
     d = mjt.make_data(m, 8)
     after = torch.compile(mjt.step, fullgraph=True, mode="reduce-overhead")(m, d)
     assert_equal(after, mjt.step(m, d), 1e-9)
+
+
+def humanoids(count: int) -> mujoco.MjModel:
+    """Several humanoids on one floor."""
+    path = str(mjt.model_path("humanoid"))
+    spec = mujoco.MjSpec.from_file(path)
+    for i in range(1, count):
+        more = mujoco.MjSpec.from_file(path)
+        for geom in list(more.worldbody.geoms):
+            more.delete(geom)
+        spec.attach(more, prefix=f"{i}-", frame=spec.worldbody.add_frame(pos=[1.5 * i, 0, 0]))
+    return spec.compile()
+
+
+def test_nodes_do_not_grow_with_the_number_of_robots() -> None:
+    """A graph has as many nodes for eight humanoids as for one: it grows with the depth of the tree only."""
+    nodes = []
+    for count in (1, 2, 8):
+        m, capture = mjt.put_model(humanoids(count), dtype=torch.float64), Capture()
+        with torch.no_grad():
+            torch.compile(mjt.step, backend=capture.backend, fullgraph=True)(m, mjt.make_data(m, 2))
+        nodes.append(len(capture.graphs[0].graph.nodes))
+        forget()
+    assert nodes[1:] == [nodes[0]] * 2

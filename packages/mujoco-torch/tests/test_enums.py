@@ -29,6 +29,7 @@ C_ENUMS = {
     "TendonType": ("mjtTendon", "mjTENDON_"),
     "TrnType": ("mjtTrn", "mjTRN_"),
     "WrapType": ("mjtWrap", "mjWRAP_"),
+    "WarningType": ("mjtWarning", "mjWARN_"),
 }
 
 

@@ -187,7 +187,7 @@ def test_strong_damping_is_stable_only_when_implicit() -> None:
     mjm.dof_damping[6] = 500.0
     speeds = []
     for flags in (0, int(EULERDAMP)):
-        mjm.opt.disableflags = flags
+        mjm.opt.disableflags = flags | int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
         m = mjt.put_model(mjm, dtype=torch.float64)
         d = mjt.make_data(m)
         d = d.replace(qvel=d.qvel + torch.eye(m.nv, dtype=torch.float64)[6])

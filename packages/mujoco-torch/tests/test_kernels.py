@@ -14,7 +14,7 @@ import torch
 
 from mujoco_torch._src import kernels, ops
 
-OPERATORS = ("combine", "mass_matrix", "factor_m", "solve_m", "hessian_solve", "solve")
+OPERATORS = ("combine", "mass_matrix", "factor_m", "solve_m", "hessian_solve", "solve", "solve_dense")
 
 # What an operator of each kind gives, and a gradient through all of them; run here and in processes of their own.
 EXERCISE = """
@@ -22,11 +22,11 @@ import os
 import torch
 from mujoco_torch._src import kernels
 from mujoco_torch._src.pattern import Pattern
-from mujoco_torch._src.solver import System, factor_m, mass_matrix, solve, solve_m
+from mujoco_torch._src.solver import System, factor_m, mass_matrix, solve, solve_dense, solve_m
 
 SELECT = Pattern([(0, 2, 1), (1, 0, 0.5), (1, 1, -2)], (3, 3))
 SYSTEM = System(
-    nv=3, nbody=3, M_rownnz=(1, 2, 1), M_colind=(0, 0, 1, 2), dof_bodyid=(1, 1, 2), limit_dof=(1,), limit_size=(1,),
+    nv=3, nbody=3, M_rownnz=(1, 2, 1), M_colind=(0, 0, 1, 2), dof_bodyid=(1, 1, 2), given_kind=(2,), given_dofs=((1,),),
     contact_dim=(3,), contact_sides=(((1, ((0, 1), (1, 1))), (2, ((2, -1),))),), tolerance=1e-12, ls_tolerance=0.01,
     iterations=50, ls_iterations=50,
 )
@@ -43,14 +43,17 @@ def results(worlds=9):
     factor = factor_m(SYSTEM, M)
     smooth = solve_m(SYSTEM, M, *factor, force)
     edge = torch.tensor([[1, 1, 1, 1], [0.5, -0.5, 0, 0], [0, 0, 0.5, -0.5]], dtype=torch.float64).unsqueeze(-1)
-    contact = (some(3, 3), some(3, 1), torch.eye(3).reshape(9, 1, 1) + 0 * some(9, 1), edge, some(3, 1) + 2)
-    damping = torch.full((2, 1), 0.1, dtype=torch.float64)
-    rows = (some(2).abs() + 1, some(2) + 3, damping, some(3))
+    contact = (some(3, 3), some(3, 1), torch.eye(3).reshape(9, 1, 1) + 0 * some(9, 1), edge, some(1) + 2)
+    shared = [torch.full((n, 1), x, dtype=torch.float64) for n, x in ((4, 1.0), (5, 0.1), (0, 0.0))]
+    scale, damping, loss = shared
+    D, ref = some(2).abs() + 1, some(2) + 3
+    rows = (D[:1], ref[:1], D[1:], ref[None, 1:], scale, scale.new_zeros(0, 1, 1), damping, loss, some(3))
     qacc, qfrc, niter = solve(SYSTEM, M, some(6, 3), *contact, *rows, force, smooth, 0.5 * smooth)
     moved = SELECT @ qacc
     (grad,) = torch.autograd.grad(moved.square().sum(), force)
     mapped = torch.vmap(lambda x: SELECT @ x)(torch.stack([smooth, qacc]))
-    out = (M, *factor, smooth, qacc, qfrc, niter, moved, grad, mapped)
+    dense = solve_dense(some(3, 3) + 3 * torch.eye(3)[..., None], some(3))
+    out = (M, *factor, smooth, qacc, qfrc, niter, moved, grad, mapped, dense)
     return [x.detach() for x in out]
 """
 

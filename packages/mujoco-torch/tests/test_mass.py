@@ -87,7 +87,7 @@ def structure(rows: list[tuple[int, ...]], bodies: list[int], nbody: int) -> Sys
     """An inertia with the given columns in each row, and no constraints."""
     return System(
         nv=len(rows), nbody=nbody, M_rownnz=tuple(len(row) for row in rows),
-        M_colind=tuple(j for row in rows for j in row), dof_bodyid=tuple(bodies), limit_dof=(), limit_size=(),
+        M_colind=tuple(j for row in rows for j in row), dof_bodyid=tuple(bodies), given_kind=(), given_dofs=(),
         contact_dim=(), contact_sides=(), tolerance=1e-8, ls_tolerance=0.01, iterations=100, ls_iterations=50,
     )  # fmt: skip
 

@@ -15,7 +15,18 @@ import torch
 from torch import Tensor
 
 from mujoco_torch._src.ops import prepare
-from mujoco_torch._src.solver import System, factor_m, full_m, jacobian, linalg, newton, ops, solve, solve_m
+from mujoco_torch._src.solver import (
+    RowKind,
+    System,
+    factor_m,
+    full_m,
+    jacobian,
+    linalg,
+    newton,
+    ops,
+    solve,
+    solve_m,
+)
 
 F64 = torch.float64
 
@@ -101,10 +112,15 @@ class Problem(NamedTuple):
     contact_pos: Tensor
     contact_frame: Tensor
     row_edge: Tensor
-    limit_axis: Tensor
-    D: Tensor
-    reference: Tensor
+    given_jac: Tensor
+    given_D: Tensor
+    given_ref: Tensor
+    contact_D: Tensor
+    contact_ref: Tensor
+    row_scale: Tensor
+    cone_friction: Tensor
     damping: Tensor
+    frictionloss: Tensor
     qvel: Tensor
     qfrc_smooth: Tensor
     qacc_smooth: Tensor
@@ -118,12 +134,12 @@ class Problem(NamedTuple):
         return self._replace(**{name: change(getattr(self, name)) for name in PER_WORLD})
 
 
-SHARED = ("row_edge", "damping")
+SHARED = ("row_edge", "row_scale", "cone_friction", "damping", "frictionloss")
 PER_WORLD = tuple(name for name in Problem._fields if name not in SHARED)
-ROWS = ("cdof", "subtree_com", "contact_pos", "contact_frame", "row_edge", "limit_axis")
+ROWS = ("cdof", "subtree_com", "contact_pos", "contact_frame", "row_edge", "given_jac")
 
-LIMITS = ((0, 1), (0, 1), (1, 3), (3, 1))
-"""Limits (dof, size), for nv of at least 4."""
+LIMITS = ((0,), (0,), (1, 2, 3), (3,))
+"""Dofs of limits, for nv of at least 4."""
 
 CONTACTS = ((1, 1), (3, 2), (4, 1), (6, 2), (3, 0), (3, 1))
 """Contacts (condim, number of sides); one of fixed bodies, which nothing moves."""
@@ -149,7 +165,7 @@ def structure(
 
     return System(
         nv=nv, nbody=nbody, M_rownnz=tuple(len(row) for row in rows), M_colind=tuple(j for row in rows for j in row),
-        dof_bodyid=tuple(bodies), limit_dof=tuple(dof for dof, _ in limits), limit_size=tuple(n for _, n in limits),
+        dof_bodyid=tuple(bodies), given_kind=(RowKind.LIMIT,) * len(limits), given_dofs=tuple(limits),
         contact_dim=tuple(dim for dim, _ in contacts),
         contact_sides=tuple(tuple(side() for _ in range(sides)) for _, sides in contacts), **{**OPTIONS, **options},
     )  # fmt: skip
@@ -181,8 +197,8 @@ def edges(system: System, mu: Tensor) -> Tensor:
 
 def random_problem(system: System, worlds: int, seed: int = 0, idle: float = 0.3) -> Problem:
     """A well-conditioned random problem; a share of the constraints of each world is not active."""
-    rng = np.random.default_rng([seed, system.nv, system.limits, system.contacts, worlds])
-    nv, nbody, ncon, constraints = system.nv, system.nbody, system.contacts, system.limits + system.contacts
+    rng = np.random.default_rng([seed, system.nv, system.ngiven, system.contacts, worlds])
+    nv, nbody, ncon, ngiven = system.nv, system.nbody, system.contacts, system.ngiven
 
     def normal(*size: int) -> Tensor:
         return torch.as_tensor(rng.normal(size=size))
@@ -196,9 +212,10 @@ def random_problem(system: System, worlds: int, seed: int = 0, idle: float = 0.3
     force = 5 * normal(nv, worlds)
     smooth = torch.as_tensor(np.linalg.solve(full, force.T.numpy()[..., None])[..., 0].T.copy())
     frames = np.linalg.qr(rng.normal(size=(worlds, ncon, 3, 3)))[0].reshape(worlds, ncon, 9)
-    weight = (
-        10 * normal(constraints, worlds).abs() * torch.as_tensor(rng.random((constraints, worlds)) >= idle)
-    )
+
+    def weight(n: int) -> Tensor:
+        return 10 * normal(n, worlds).abs() * torch.as_tensor(rng.random((n, worlds)) >= idle)
+
     return Problem(
         M=torch.as_tensor(np.array(elements).reshape(system.nC, worlds)),
         cdof=normal(6, nv, worlds) / 3,
@@ -206,10 +223,15 @@ def random_problem(system: System, worlds: int, seed: int = 0, idle: float = 0.3
         contact_pos=normal(3, ncon, worlds) / 3,
         contact_frame=torch.as_tensor(frames.transpose(2, 1, 0).copy()),
         row_edge=edges(system, torch.as_tensor(rng.uniform(0.2, 1, (5, ncon)))),
-        limit_axis=normal(3, system.limits, worlds),
-        D=weight,
-        reference=2 * normal(constraints, worlds),
-        damping=torch.as_tensor(rng.uniform(0, 1, (constraints, 1))),
+        given_jac=normal(system.nJ, worlds),
+        given_D=weight(ngiven),
+        given_ref=2 * normal(ngiven, worlds),
+        contact_D=weight(ncon),
+        contact_ref=2 * normal(1, ncon, worlds),
+        row_scale=torch.as_tensor(rng.uniform(0.5, 2, (system.rows, 1))),
+        cone_friction=torch.zeros(0, ncon, 1, dtype=F64),
+        damping=torch.as_tensor(rng.uniform(0, 1, (system.nefc, 1))),
+        frictionloss=torch.as_tensor(rng.uniform(0.5, 3, (system.nf, 1))),
         qvel=normal(nv, worlds),
         qfrc_smooth=force,
         qacc_smooth=smooth,
@@ -240,10 +262,12 @@ both = pytest.mark.parametrize("run", [operator, reference], ids=lambda run: run
 def expected_jacobian(system: System, p: Problem) -> Tensor:
     """J (rows, nv, B): how fast each dof moves a limit, or two bodies apart at a contact along the edge of a row."""
     worlds = p.M.shape[-1]
-    J = np.zeros((system.limits + system.rows, system.nv, worlds))
-    cdof, com, pos, frame, edge, axis = (getattr(p, name).numpy() for name in ROWS)
-    for row, (dof, size) in enumerate(zip(system.limit_dof, system.limit_size, strict=True)):
-        J[row, dof : dof + size] = axis[:size, row]
+    J = np.zeros((system.nefc, system.nv, worlds))
+    cdof, com, pos, frame, edge, given = (getattr(p, name).numpy() for name in ROWS)
+    values = iter(given)
+    for row, dofs in enumerate(system.given_dofs):
+        for dof in dofs:
+            J[row, dof] = next(values)
     row = 0
     for c, (dim, sides) in enumerate(zip(system.contact_dim, system.contact_sides, strict=True)):
         for axis in [0] if dim == 1 else np.repeat(np.arange(1, dim), 2):
@@ -255,7 +279,7 @@ def expected_jacobian(system: System, p: Problem) -> Tensor:
                     power = (frame[:3, c] * velocity).sum(0)
                     if axis:
                         power = power + edge[axis, row] * (along * (velocity if axis < 3 else turn)).sum(0)
-                    J[system.limits + row, dof] += sign * power
+                    J[system.ngiven + row, dof] += sign * power
             row += 1
     return torch.as_tensor(J)
 
@@ -263,11 +287,10 @@ def expected_jacobian(system: System, p: Problem) -> Tensor:
 def rows_of(system: System, p: Problem) -> tuple[Tensor, Tensor, Tensor]:
     """Jacobian, D and reference acceleration of every row."""
     J = expected_jacobian(system, p)
-    owner = [*range(system.limits)]
-    for c, dim in enumerate(system.contact_dim):
-        owner += [system.limits + c] * (1 if dim == 1 else 2 * (dim - 1))
-    aref = p.reference[owner] - p.damping[owner] * (J * p.qvel).sum(1)
-    return J, p.D[owner], aref
+    owner = [c for c, dim in enumerate(system.contact_dim) for _ in range(1 if dim == 1 else 2 * (dim - 1))]
+    weight = torch.cat((p.given_D, p.row_scale * p.contact_D[owner]))
+    reference = torch.cat((p.given_ref, p.contact_ref[0, owner]))
+    return J, weight, reference - p.damping * (J * p.qvel).sum(1)
 
 
 def forces(system: System, p: Problem, qacc: Tensor) -> Tensor:
@@ -403,7 +426,7 @@ def test_forces_are_those_at_the_acceleration(run: Run, limits: tuple, contacts:
 @both
 def test_without_active_constraints_qacc_is_qacc_smooth(run: Run) -> None:
     system, p = example(9)
-    qacc, qfrc, niter = run(system, p._replace(D=torch.zeros_like(p.D)))
+    qacc, qfrc, niter = run(system, p._replace(given_D=0 * p.given_D, contact_D=0 * p.contact_D))
     assert torch.equal(qacc, p.qacc_smooth)
     assert not qfrc.any()
     assert not niter.any()
@@ -412,8 +435,9 @@ def test_without_active_constraints_qacc_is_qacc_smooth(run: Run) -> None:
 @both
 def test_idle_and_busy_worlds_mixed(run: Run) -> None:
     system, p = example(9)
-    p.D[:, ::2] = 0
-    p.D[:, 1::2] += 1
+    for D in (p.given_D, p.contact_D):
+        D[:, ::2] = 0
+        D[:, 1::2] += 1
     qacc, qfrc, niter = run(system, p)
     assert torch.equal(qacc[:, ::2], p.qacc_smooth[:, ::2])
     assert not qfrc[:, ::2].any()
@@ -448,10 +472,11 @@ def test_starts_from_the_better_point(run: Run) -> None:
 
 
 @both
-@pytest.mark.parametrize("name", ["M", "cdof", "contact_pos", "D", "qfrc_smooth"])
+@pytest.mark.parametrize("name", ["M", "cdof", "contact_pos", "given_D", "contact_D", "qfrc_smooth"])
 def test_a_broken_world_keeps_to_itself(run: Run, name: str) -> None:
     system, p = example(12)
-    p.D[:, 3] += 1
+    p.given_D[:, 3] += 1
+    p.contact_D[:, 3] += 1
     broken = p._replace(**{name: getattr(p, name).clone()})
     getattr(broken, name)[..., -1, 3] = torch.nan
     expected, qacc, niter = run(system, p)[0], *run(system, broken)[::2]
@@ -478,13 +503,13 @@ def test_any_strides(way: int, dtype: torch.dtype) -> None:
 
 
 @both
-def test_a_limit_axis_without_worlds(run: Run) -> None:
-    """Of scalar joints alone: the side of the limit."""
+def test_given_rows_without_worlds(run: Run) -> None:
+    """Limits of scalar joints alone: the side of the limit."""
     system, p = example(10)
-    fixed = p._replace(limit_axis=p.limit_axis[..., :1].contiguous())
+    fixed = p._replace(given_jac=p.given_jac[..., :1].contiguous())
     results = [
-        run(system, p._replace(limit_axis=x))
-        for x in (fixed.limit_axis.expand(-1, -1, 10), fixed.limit_axis.expand(-1, -1, 10).contiguous())
+        run(system, p._replace(given_jac=x))
+        for x in (fixed.given_jac.expand(-1, 10), fixed.given_jac.expand(-1, 10).contiguous())
     ]
     for x in results:
         for a, b in zip(x, run(system, fixed), strict=True):
@@ -498,8 +523,8 @@ def test_a_limit_axis_without_worlds(run: Run) -> None:
 @pytest.mark.parametrize("nv", [1, 2, 3, 4, 6, 13, 27, 40])
 def test_kernel_equals_the_reference(nv: int, dtype: torch.dtype) -> None:
     """Trees of 1 to 40 dofs, limits and contacts in several numbers, in batches of several sizes."""
-    balls = ((0, 3), (nv - 3, 3)) if nv >= 3 else ()
-    limits = tuple((i % nv, 1) for i in range(9)) + balls
+    balls = ((0, 1, 2), (nv - 3, nv - 2, nv - 1)) if nv >= 3 else ()
+    limits = tuple((i % nv,) for i in range(9)) + balls
     cases = [
         (limits[:1], ()),
         ((), CONTACTS[1:2]),
@@ -541,12 +566,12 @@ def test_kernel_equals_the_reference_when_cut_short(iterations: int, ls_iteratio
     """Rows 10,000 times as stiff: the line search has something to do, and rounding counts 10,000 times as much."""
     system = structure(tree(9), LIMITS, CONTACTS, iterations=iterations, ls_iterations=ls_iterations)
     p = random_problem(system, 64)
-    p = p._replace(D=1e4 * p.D)
+    p = p._replace(given_D=1e4 * p.given_D, contact_D=1e4 * p.contact_D)
     assert_same_solution(operator(system, p), reference(system, p), 1e-7)
 
 
 def test_more_than_64_tile_columns() -> None:
-    system = structure([-1 if i % 9 == 0 else i - 1 for i in range(270)], (*LIMITS, (262, 1)), CONTACTS)
+    system = structure([-1 if i % 9 == 0 else i - 1 for i in range(270)], (*LIMITS, (262,)), CONTACTS)
     p = random_problem(system, 2)
     assert_same_solution(operator(system, p), reference(system, p))
 
@@ -584,7 +609,7 @@ def test_callable_from_many_threads_at_once() -> None:
 
 def test_reference_splits_large_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     system, p = example(23)
-    p = p._replace(limit_axis=p.limit_axis[..., :1])
+    p = p._replace(given_jac=p.given_jac[..., :1])
     whole = reference(system, p)
     monkeypatch.setattr(sys.modules[newton.__name__], "BLOCK", 10)
     assert_same_solution(reference(system, p), whole)
@@ -612,7 +637,11 @@ class Slots:
         ball = mujoco.mjtJoint.mjJNT_BALL
         limits = [(j, side) for j in joints for side in ((-1,) if mjm.jnt_type[j] == ball else (1, -1))]
         self.limit = {limit: i for i, limit in enumerate(limits)}
-        self.limits = [(int(mjm.jnt_dofadr[j]), 3 if mjm.jnt_type[j] == ball else 1) for j, _ in limits]
+        first = mjm.jnt_dofadr.tolist()
+        self.limits = [
+            (first[j], first[j] + 1, first[j] + 2) if mjm.jnt_type[j] == ball else (first[j],)
+            for j, _ in limits
+        ]
 
 
 def sides(mjm: mujoco.MjModel, body1: int, body2: int) -> tuple:
@@ -632,8 +661,8 @@ def sides(mjm: mujoco.MjModel, body1: int, body2: int) -> tuple:
 def system_of(mjm: mujoco.MjModel, slots: Slots) -> System:
     return System(
         nv=mjm.nv, nbody=mjm.nbody, M_rownnz=tuple(mjm.M_rownnz.tolist()), M_colind=tuple(mjm.M_colind.tolist()),
-        dof_bodyid=tuple(mjm.dof_bodyid.tolist()), limit_dof=tuple(dof for dof, _ in slots.limits),
-        limit_size=tuple(n for _, n in slots.limits), contact_dim=tuple(slots.dims), contact_sides=slots.sides,
+        dof_bodyid=tuple(mjm.dof_bodyid.tolist()), given_kind=(RowKind.LIMIT,) * len(slots.limits),
+        given_dofs=tuple(slots.limits), contact_dim=tuple(slots.dims), contact_sides=slots.sides,
         tolerance=mjm.opt.tolerance, ls_tolerance=mjm.opt.ls_tolerance, iterations=mjm.opt.iterations,
         ls_iterations=mjm.opt.ls_iterations,
     )  # fmt: skip
@@ -656,26 +685,38 @@ def constraints_of(mjm: mujoco.MjModel, d: mujoco.MjData, slots: Slots) -> dict[
     return rows
 
 
+def rows_of_constraint(system: System, constraint: int) -> tuple[int, int]:
+    """First row of a given row or contact, and their number."""
+    contact = constraint - system.ngiven
+    if contact < 0:
+        return constraint, 1
+    first, end = system.contact_row[contact : contact + 2]
+    return system.ngiven + first, end - first
+
+
 def problem_of(
     mjm: mujoco.MjModel, datas: list[mujoco.MjData]
 ) -> tuple[System, Problem, list[dict[int, int]]]:
     """What MuJoCo C solves in each of the datas (after mj_forward), as one problem of that many worlds."""
     slots = Slots(mjm, datas)
     system, worlds = system_of(mjm, slots), len(datas)
-    nl, ncon = system.limits, system.contacts
-    D, ref, damping = np.zeros((nl + ncon, worlds)), np.zeros((nl + ncon, worlds)), np.zeros((nl + ncon, 1))
-    axis, pos, frame = np.zeros((3, nl, worlds)), np.zeros((3, ncon, worlds)), np.zeros((9, ncon, worlds))
+    nl, ncon = system.ngiven, system.contacts
+    D, ref, damping = np.zeros((nl + ncon, worlds)), np.zeros((nl + ncon, worlds)), np.zeros((system.nefc, 1))
+    jac, pos, frame = np.zeros((system.nJ, worlds)), np.zeros((3, ncon, worlds)), np.zeros((9, ncon, worlds))
     rows = [constraints_of(mjm, d, slots) for d in datas]
     for w, d in enumerate(datas):
         J = d.efc_J.reshape(d.nefc, mjm.nv) if d.nefc else np.zeros((0, mjm.nv))
         for constraint, row in rows[w].items():
             damp = d.efc_KBIP[row, 1]
-            assert damping[constraint] in (0, damp)
-            D[constraint, w], damping[constraint] = d.efc_D[row], damp
+            first, count = rows_of_constraint(system, constraint)
+            assert (damping[first] == 0) | (damping[first] == damp)
+            damping[first : first + count] = damp
+            D[constraint, w] = d.efc_D[row]
             ref[constraint, w] = d.efc_aref[row] + damp * d.efc_vel[row]
             if constraint < nl:
-                dof, size = slots.limits[constraint]
-                axis[:size, constraint, w] = J[row, dof : dof + size]
+                jac[system.given_start[constraint] : system.given_start[constraint + 1], w] = J[
+                    row, list(system.given_dofs[constraint])
+                ]
         seen: Counter = Counter()
         for c in d.contact:
             pair = tuple(c.geom.tolist())
@@ -689,8 +730,11 @@ def problem_of(
     problem = Problem(
         M=stack("M"), cdof=stack("cdof"), subtree_com=stack("subtree_com"), contact_pos=torch.as_tensor(pos),
         contact_frame=torch.as_tensor(frame), row_edge=edges(system, torch.as_tensor(slots.friction.T.copy())),
-        limit_axis=torch.as_tensor(axis), D=torch.as_tensor(D), reference=torch.as_tensor(ref),
-        damping=torch.as_tensor(damping), qvel=stack("qvel"), qfrc_smooth=stack("qfrc_smooth"),
+        given_jac=torch.as_tensor(jac), given_D=torch.as_tensor(D[:nl]), given_ref=torch.as_tensor(ref[:nl]),
+        contact_D=torch.as_tensor(D[nl:]), contact_ref=torch.as_tensor(ref[None, nl:]),
+        row_scale=torch.ones(system.rows, 1, dtype=F64), cone_friction=torch.zeros(0, ncon, 1, dtype=F64),
+        damping=torch.as_tensor(damping), frictionloss=torch.zeros(0, 1, dtype=F64),
+        qvel=stack("qvel"), qfrc_smooth=stack("qfrc_smooth"),
         qacc_smooth=stack("qacc_smooth"), qacc_warmstart=stack("qacc_warmstart"),
     )  # fmt: skip
     return system, problem, rows
@@ -747,9 +791,7 @@ def test_jacobian_equals_mujoco(name: str) -> None:
     for w, d in enumerate(datas):
         given = d.efc_J.reshape(d.nefc, mjm.nv) if d.nefc else np.zeros((0, mjm.nv))
         for constraint, row in rows[w].items():
-            contact = constraint - system.limits
-            start = constraint if contact < 0 else system.limits + system.contact_row[contact]
-            count = 1 if contact < 0 else system.contact_row[contact + 1] - system.contact_row[contact]
+            start, count = rows_of_constraint(system, constraint)
             assert_same(J[start : start + count, :, w].T, torch.as_tensor(given[row : row + count].T), 1e-12)
 
 
@@ -772,7 +814,10 @@ def test_equals_mujoco_when_cut_short(options: dict[str, int], run: Run) -> None
 # ------------------------------------------------------------------------------------------- gradients and transforms
 
 # What `differentiated` is a function of: the tensors of a problem, with friction in the place of the edges.
-LEAVES = ("M", *ROWS, "D", "reference", "damping", "qvel", "qfrc_smooth")
+LEAVES = (
+    "M", *ROWS, "given_D", "given_ref", "contact_D", "contact_ref", "row_scale", "cone_friction", "damping",
+    "frictionloss", "qvel", "qfrc_smooth",
+)  # fmt: skip
 
 
 def differentiated(system: System) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -802,11 +847,14 @@ def leaves_of(system: System, worlds: int = 2, seed: int = 0) -> tuple[Tensor, .
     """Leaves at which every constraint is active and most push: no row is at its kink."""
     p = random_problem(system, worlds, seed, idle=0.0)
     mu = torch.as_tensor(np.random.default_rng(seed).uniform(0.2, 1, (5, system.contacts)))
-    values = p._replace(row_edge=mu, D=p.D + 0.5, reference=p.reference + 2)
+    values = p._replace(
+        row_edge=mu, given_D=p.given_D + 0.5, contact_D=p.contact_D + 0.5, given_ref=p.given_ref + 2,
+        contact_ref=p.contact_ref + 2,
+    )  # fmt: skip
     return tuple(getattr(values, name).clone().requires_grad_() for name in LEAVES)
 
 
-SMALL = dict(parents=[-1, 0, 1, -1], limits=((0, 1), (1, 3)), contacts=((3, 2), (1, 1), (6, 1)), **TIGHT)
+SMALL = dict(parents=[-1, 0, 1, -1], limits=((0,), (1, 2, 3)), contacts=((3, 2), (1, 1), (6, 1)), **TIGHT)
 
 
 def test_gradients_of_the_jacobian() -> None:
@@ -827,25 +875,23 @@ def test_gradients(outputs: tuple[int, ...]) -> None:
 def test_gradients_with_inactive_constraints() -> None:
     system = structure(**SMALL)
     f, leaves = differentiated(system), leaves_of(system, worlds=3)
-    with torch.no_grad():
-        leaves[LEAVES.index("D")][1, 0] = leaves[LEAVES.index("D")][3, 1] = 0
-        leaves[LEAVES.index("D")][:, 2] = 0
-    D = leaves[LEAVES.index("D")].detach()
-    others = tuple(x for name, x in zip(LEAVES, leaves, strict=True) if name != "D")
-    at = LEAVES.index("D")
-    assert torch.autograd.gradcheck(lambda *x: f(*x[:at], D, *x[at:]), others)
+    weights = [LEAVES.index("given_D"), LEAVES.index("contact_D")]
+    given, contact = (leaves[i].requires_grad_(False) for i in weights)
+    given[1, 0] = contact[1, 1] = 0
+    given[:, 2] = contact[:, 2] = 0
+    assert torch.autograd.gradcheck(f, leaves)
 
 
-def test_gradients_with_a_limit_axis_without_worlds() -> None:
+def test_gradients_with_given_rows_without_worlds() -> None:
     system = structure(**SMALL)
     f, leaves = differentiated(system), list(leaves_of(system))
-    at = LEAVES.index("limit_axis")
+    at = LEAVES.index("given_jac")
     leaves[at] = leaves[at].detach()[..., :1].clone().requires_grad_()
     assert torch.autograd.gradcheck(f, tuple(leaves))
 
 
 def test_second_gradients() -> None:
-    system = structure([-1, 0, -1], ((0, 1),), ((3, 2),), **TIGHT)
+    system = structure([-1, 0, -1], ((0,),), ((3, 2),), **TIGHT)
     assert torch.autograd.gradgradcheck(loss_of(system), leaves_of(system, 1))
 
 
@@ -869,11 +915,12 @@ def test_gradient_is_finite_for_degenerate_rows() -> None:
         for name in ("contact_pos", "contact_frame"):
             given[name][:, 1] = given[name][:, 0]  # two rows alike, where the same dofs move them
         given["contact_frame"][:, 2] = 0
-        given["limit_axis"][:, 3] = 0
-        given["D"][3] = given["D"][-1] = 0
+        given["given_jac"][3] = 0
+        given["given_D"][3] = given["contact_D"][-1] = 0
     grads = dict(zip(LEAVES, torch.autograd.grad(loss_of(system)(*leaves), leaves), strict=True))
     assert all(g.isfinite().all() for g in grads.values())
-    assert not grads["D"][[3, -1]].any()
+    assert not grads["given_D"][3].any()
+    assert not grads["contact_D"][-1].any()
     assert not grads["contact_pos"][:, -1].any()
     assert not grads["contact_frame"][:, -1].any()
     assert grads["contact_pos"][:, 0].any()
@@ -920,23 +967,23 @@ DIMS = {
         **dict.fromkeys(LEAVES),
         "cdof": 1,
         "contact_pos": -1,
-        "D": 0,
+        "given_D": 0,
         "qfrc_smooth": 2,
-        "limit_axis": 0,
+        "given_jac": 0,
     },
 }
 
 
 @pytest.mark.parametrize(
-    ("dims", "axis_worlds", "compiled"),
+    ("dims", "given_worlds", "compiled"),
     [("all", 2, False), ("some", 2, False), ("all", 1, False), ("some", 1, False), ("all", 1, True), ("some", 2, True)],
 )  # fmt: skip
-def test_vmap(dims: str, axis_worlds: int, compiled: bool) -> None:
+def test_vmap(dims: str, given_worlds: int, compiled: bool) -> None:
     system = structure(**SMALL)
     f, in_dims = differentiated(system), tuple(DIMS[dims].values())
     single = [x.detach() for x in leaves_of(system)]
-    axis = LEAVES.index("limit_axis")
-    single[axis] = single[axis][..., :axis_worlds]
+    given = LEAVES.index("given_jac")
+    single[given] = single[given][..., :given_worlds]
     factors = torch.linspace(0.5, 1.5, 5, dtype=F64)
     each = [[x if d is None else k * x for x, d in zip(single, in_dims, strict=True)] for k in factors]
     batched = [
@@ -993,7 +1040,7 @@ def test_system_is_interned_by_value() -> None:
     assert System.of(system.key) is system
     assert with_options(system, iterations=7).key != system.key
     assert pickle.loads(pickle.dumps(system)) is system
-    assert repr(system) == f"System(nv=4, limits=2, contacts=3, key={system.key})"
+    assert repr(system) == f"System(nv=4, given=2, contacts=3, key={system.key})"
 
 
 def test_system_is_known_while_somebody_holds_it() -> None:
@@ -1011,28 +1058,28 @@ def test_system_is_known_while_somebody_holds_it() -> None:
 def test_what_a_system_derives() -> None:
     system = System(
         nv=5, nbody=3, M_rownnz=(1, 2, 1, 3, 4), M_colind=(0, 0, 1, 2, 0, 1, 3, 0, 1, 3, 4),
-        dof_bodyid=(1, 1, 2, 1, 1), limit_dof=(0, 1), limit_size=(1, 3), contact_dim=(3, 1, 4),
+        dof_bodyid=(1, 1, 2, 1, 1), given_kind=(0, 2), given_dofs=((0,), (1, 2, 3)), contact_dim=(3, 1, 4),
         contact_sides=(((1, ((0, 1), (1, -1))), (2, ((2, 1),))), (), ((1, ((0, 1),)),)), **OPTIONS,
     )  # fmt: skip
     assert system.nC == 11
     assert system.M_rowadr == (0, 1, 3, 4, 7)
     assert system.M_rows == [(0,), (0, 1), (2,), (0, 1, 3), (0, 1, 3, 4)]
-    assert (system.limits, system.contacts, system.rows, system.axes) == (2, 3, 11, 4)
+    assert (system.ngiven, system.contacts, system.rows, system.axes) == (2, 3, 11, 4)
     assert system.contact_row == (0, 4, 5, 11)
     assert system.row_axis == (1, 1, 2, 2, 0, 1, 1, 2, 2, 3, 3)
     assert (system.side_start, system.side_root) == ((0, 2, 2, 3), (1, 2, 1))
     assert (system.column_start, system.column_dof) == ((0, 2, 3, 4), (0, 1, 2, 0))
     assert system.column_sign == (1, -1, 1, 1)
     x = torch.arange(1.0, 6.0).unsqueeze(-1)
-    owner = [0, 1, *[2] * 4, 3, *[4] * 6]
-    assert (system.row_constraint @ x).squeeze(-1).tolist() == x.squeeze(-1)[owner].tolist()
+    assert (system.ne, system.nf, system.nJ, system.given_start) == (1, 0, 4, (0, 1, 4))
+    assert (system.given_sum @ (system.given_col @ x)).squeeze(-1).tolist() == [1.0, 9.0]
     assert (system.row_contact @ x[:3]).squeeze(-1).tolist() == [1.0] * 4 + [2.0] + [3.0] * 6
     assert (system.dof_body @ x[:3]).squeeze(-1).tolist() == [2.0, 2.0, 3.0, 2.0, 2.0]
 
 
 def test_a_model_without_constraints_has_empty_structure() -> None:
     system = structure([-1, 0])
-    assert (system.limits, system.contacts, system.rows, system.axes) == (0, 0, 0, 1)
+    assert (system.ngiven, system.contacts, system.rows, system.axes) == (0, 0, 0, 1)
     assert system.contact_row == system.side_start == system.column_start == (0,)
     assert system.numbered_sides == []
 
@@ -1040,11 +1087,12 @@ def test_a_model_without_constraints_has_empty_structure() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(limit_dof=(0, 1, 2)), "zip.. argument 2 is shorter"),
-        (dict(limit_size=(1, 2)), "a limit of size 2 at dof 1; sizes are 1 and 3, dofs below 4"),
-        (dict(limit_dof=(0, 2)), "a limit of size 3 at dof 2"),
-        (dict(limit_dof=(-1, 1)), "a limit of size 1 at dof -1"),
-        (dict(limit_dof=(4, 1)), "a limit of size 1 at dof 4"),
+        (dict(given_kind=(2,)), r"kinds \(2,\) of 2 given rows; they must increase"),
+        (dict(given_kind=(2, 0)), r"kinds \(2, 0\) of 2 given rows"),
+        (dict(given_dofs=((0,), (2, 1))), r"a given row of dofs \(2, 1\); they must increase, from 0 to 3"),
+        (dict(given_dofs=((0,), (1, 1))), r"a given row of dofs \(1, 1\)"),
+        (dict(given_dofs=((-1,), (1,))), r"a given row of dofs \(-1,\)"),
+        (dict(given_dofs=((4,), (1,))), r"a given row of dofs \(4,\)"),
         (dict(M_colind=(0, 1, 0, 0, 1, 2, 3)), r"row 1 of the inertia is \(1, 0\), which is not the path of a tree"),
         (dict(M_rownnz=(1, 2, 2, 1), M_colind=(0, 0, 1, 1, 2, 3)), r"row 2 of the inertia is \(1, 2\)"),
         (dict(M_rownnz=(1, 2, 3, 0), M_colind=(0, 0, 1, 0, 1, 2)), r"row 3 of the inertia is \(\)"),
@@ -1074,9 +1122,14 @@ def test_system_refuses_other_keywords() -> None:
         ("subtree_com", lambda x: x[:2], r"solve: subtree_com has shape \(2, "),
         ("contact_pos", lambda x: x[:, 1:], r"solve: contact_pos has shape \(3, 5, 3\), expected \(3, 6, 3\)"),
         ("contact_frame", lambda x: x[:3], r"solve: contact_frame has shape \(3, 6, 3\), expected \(9, 6, 3\)"),
-        ("D", lambda x: x[:-1], r"solve: D has shape \(9, 3\), expected \(10, 3\)"),
-        ("reference", lambda x: x[..., :2], r"solve: reference has shape \(10, 2\), expected \(10, 3\)"),
-        ("reference", lambda x: x.float(), "solve: reference is torch.float32 on cpu, others are torch.float64"),
+        ("given_jac", lambda x: x[:-1], r"solve: given_jac has shape \(5, 3\), expected \(6, 3\)"),
+        ("given_jac", lambda x: x[..., :2], r"solve: given_jac has shape \(6, 2\), expected \(6, 3\)"),
+        ("given_jac", lambda x: x.float(), "solve: given_jac is torch.float32 on cpu, others are torch.float64"),
+        ("given_D", lambda x: x[:-1], r"solve: given_D has shape \(3, 3\), expected \(4, 3\)"),
+        ("given_ref", lambda x: x[..., :2], r"solve: given_ref has shape \(4, 2\), expected \(4, 3\)"),
+        ("contact_D", lambda x: x[:-1], r"solve: contact_D has shape \(5, 3\), expected \(6, 3\)"),
+        ("contact_ref", lambda x: x.expand(2, -1, -1), r"solve: contact_ref has shape \(2, 6, 3\), expected \(6, 6,"),
+        ("contact_ref", lambda x: x.float(), "solve: contact_ref is torch.float32 on cpu, others are torch.float64"),
         ("qvel", lambda x: x[1:], r"solve: qvel has shape \(5, 3\), expected \(6, 3\)"),
         ("qfrc_smooth", lambda x: x[..., :-1], r"solve: qfrc_smooth has shape \(6, 2\), expected \(6, 3\)"),
         ("qacc_smooth", lambda x: x.int(), "solve: qacc_smooth is torch.int32 on cpu"),
@@ -1085,8 +1138,11 @@ def test_system_refuses_other_keywords() -> None:
         ("row_edge", lambda x: x[:, 1:], r"solve: row_edge has shape \(6, \d+, 1\), expected"),
         ("row_edge", lambda x: x.expand(-1, -1, 3), r"solve: row_edge has shape \(6, \d+, 3\), expected"),
         ("row_edge", lambda x: x.float(), "solve: row_edge is torch.float32 on cpu, others are torch.float64"),
-        ("damping", lambda x: x[:-1], r"solve: damping has shape \(9, 1\), expected \(10, 1\)"),
-        ("damping", lambda x: x[:, 0], r"solve: damping has shape \(10,\), expected \(10, 1\)"),
+        ("row_scale", lambda x: x[1:], r"solve: row_scale has shape \(\d+, 1\), expected"),
+        ("cone_friction", lambda x: x[:, 1:], r"solve: cone_friction has shape \(0, 5, 1\), expected \(0, 6, 1\)"),
+        ("frictionloss", lambda x: x.new_zeros(1, 1), r"solve: frictionloss has shape \(1, 1\), expected \(0, 1\)"),
+        ("damping", lambda x: x[:-1], r"solve: damping has shape \(\d+, 1\), expected"),
+        ("damping", lambda x: x[:, 0], r"solve: damping has shape \(\d+,\), expected"),
         ("damping", lambda x: x.float(), "solve: damping is torch.float32 on cpu, others are torch.float64"),
     ],
 )  # fmt: skip
@@ -1094,16 +1150,6 @@ def test_refuses_what_does_not_fit(name: str, change: Callable, message: str) ->
     system, p = example()
     with pytest.raises(ValueError, match=message):
         solve(system, *p._replace(**{name: change(getattr(p, name))}))
-
-
-@pytest.mark.parametrize(
-    "change", [lambda x: x[..., :2], lambda x: x[:1], lambda x: x[:, 0], lambda x: x.to(torch.int64)]
-)
-def test_refuses_a_limit_axis_that_does_not_fit(change: Callable) -> None:
-    """With or without worlds: the kernel looks."""
-    system, p = example()
-    with pytest.raises((ValueError, RuntimeError), match=r"limit_axis (has|is) "):
-        solve(system, *p._replace(limit_axis=change(p.limit_axis)))
 
 
 def test_refuses_an_unknown_structure() -> None:

@@ -82,7 +82,8 @@ def random_system(nv, contacts, scalars, balls, seed=0, **options):
         columns = [(j, 1 - 2 * integer(2)) for j in range(nv) if integer(3)]
         return integer(nv + 1), tuple(columns)
 
-    limits = [(integer(nv), 1) for _ in range(scalars)] + [(integer(nv - 2), 3) for _ in range(balls)]
+    limits = [(integer(nv),) for _ in range(scalars)]
+    limits += [(first, first + 1, first + 2) for first in (integer(nv - 2) for _ in range(balls))]
     return System(
         **{
             "nv": nv,
@@ -90,8 +91,8 @@ def random_system(nv, contacts, scalars, balls, seed=0, **options):
             "M_rownnz": tuple(len(row) for row in rows),
             "M_colind": tuple(j for row in rows for j in row),
             "dof_bodyid": tuple(range(1, nv + 1)),
-            "limit_dof": tuple(dof for dof, _ in limits),
-            "limit_size": tuple(size for _, size in limits),
+            "given_kind": (2,) * len(limits),
+            "given_dofs": tuple(limits),
             "contact_dim": tuple((1, 3, 4, 6)[c % 4] for c in range(contacts)),
             "contact_sides": tuple(tuple(side() for _ in range(1 + c % 2)) for c in range(contacts)),
             "tolerance": 1e-8,
@@ -119,7 +120,7 @@ def random_mass(system, worlds, g):
 def random_problem(system, worlds, seed=0):
     """The arguments of `solve` but the system: every fourth world without constraints, the others with some."""
     g = torch.Generator().manual_seed(seed)
-    nl, nc, nv = system.limits, system.contacts, system.nv
+    nl, nc, nv = system.ngiven, system.contacts, system.nv
 
     def normal(*size):
         return torch.randn(*size, generator=g, dtype=F64)
@@ -134,10 +135,13 @@ def random_problem(system, worlds, seed=0):
             edge[axis, row] = 0.8 * (-1) ** row
     D = (10 * normal(nl + nc, worlds).abs() + 0.1) * (normal(nl + nc, worlds) > -0.3)
     D[:, ::4] = 0
+    given, contact = D.split((nl, nc))
+    none = torch.zeros(0, nc, 1, dtype=F64), torch.zeros(0, 1, dtype=F64)
     return (
         M, normal(6, nv, worlds), normal(3, system.nbody, worlds), normal(3, nc, worlds), normal(9, nc, worlds), edge,
-        normal(3, nl, worlds), D, normal(nl + nc, worlds), normal(nl + nc, 1).abs(), normal(nv, worlds), force, smooth,
-        smooth + normal(nv, worlds),
+        normal(system.nJ, worlds), given, normal(nl, worlds), contact, normal(1, nc, worlds),
+        torch.ones(system.rows, 1, dtype=F64), none[0], normal(system.nefc, 1).abs(), none[1], normal(nv, worlds),
+        force, smooth, smooth + normal(nv, worlds),
     )  # fmt: skip
 
 
@@ -174,7 +178,7 @@ def test_solve_equals_the_reference(sizes):
     worlds = 5 if sizes[0] < 30 else 2
     problem = random_problem(system, worlds)
     niter = assert_same(system, problem)
-    if system.limits + system.contacts and system.nv:
+    if system.ngiven + system.contacts and system.nv:
         assert niter.max() >= 1
         assert not niter[::4].any()
 
@@ -210,9 +214,9 @@ def test_solve_brackets_the_minimum(monkeypatch):
     """Rows of very different weights, from afar: the line search has to shrink its bracket."""
     system = random_system(6, 4, 2, 1)
     problem = list(random_problem(system, 8))
-    weight = problem[7]
-    problem[7] = weight * 10.0 ** torch.linspace(-2, 3, weight.shape[0], dtype=F64).unsqueeze(-1)
-    problem[13] = 1e3 * problem[13]
+    factor = 10.0 ** torch.linspace(-2, 3, system.ngiven + system.contacts, dtype=F64).unsqueeze(-1)
+    problem[7], problem[9] = problem[7] * factor[: system.ngiven], problem[9] * factor[system.ngiven :]
+    problem[-1] = 1e3 * problem[-1]
     evaluations = []
 
     def bracket(*args):
@@ -222,7 +226,7 @@ def test_solve_brackets_the_minimum(monkeypatch):
     original = newton._bracket
     monkeypatch.setattr(newton, "_bracket", bracket)
     assert assert_same(system, problem).max() > 3
-    assert sum(evaluations) > 8
+    assert sum(evaluations) > 4
 
 
 @kernels
@@ -253,9 +257,9 @@ def test_solve_of_shared_axes_and_any_strides():
     system = random_system(4, 2, 1, 1)
     problem = list(random_problem(system, 5))
     shared = problem[6][..., :1]
-    expected = newton.solve(*problem[:6], shared.expand(-1, -1, 5), *problem[7:], system.key)
+    expected = newton.solve(*problem[:6], shared.expand(-1, 5), *problem[7:], system.key)
     strided = [x.movedim(-1, 0).contiguous().movedim(0, -1) for x in problem]
-    for axis in (shared, shared.expand(-1, -1, 5), shared.expand(-1, -1, 5).contiguous()):
+    for axis in (shared, shared.expand(-1, 5), shared.expand(-1, 5).contiguous()):
         got = solve(system, [*strided[:6], axis, *strided[7:]])
         torch.testing.assert_close(got[0], expected[0], rtol=1e-9, atol=1e-9)
         assert got[2].equal(expected[2])
@@ -277,7 +281,7 @@ def test_solve_keeps_a_broken_world_to_itself():
     problem = random_problem(system, 6)
     expected = solve(system, problem)
     broken = tuple(x.clone() for x in problem)
-    broken[11][2, 3] = float("nan")
+    broken[16][2, 3] = float("nan")
     qacc, _, niter = solve(system, broken)
     keep = torch.arange(6) != 3
     assert qacc[:, 3].isnan().any()
@@ -354,8 +358,8 @@ def test_tables_are_made_once_for_a_system():
     tables = tables_of(system, torch.device(DEVICE))
     assert tables_of(system, torch.device(DEVICE)) is tables
     starts = tables.constraint_row.tolist()
-    assert starts[-1] == system.limits + system.rows
-    sizes = [1] * system.limits + [max(1, 2 * (dim - 1)) for dim in system.contact_dim]
+    assert starts[-1] == system.ngiven + system.rows
+    sizes = [1] * system.ngiven + [max(1, 2 * (dim - 1)) for dim in system.contact_dim]
     assert [b - a for a, b in pairwise(starts)] == sizes
 
 
@@ -378,10 +382,10 @@ def test_kernels_compile_for_a_gpu(name, monkeypatch, tmp_path):
     kernel = getattr(newton if name == "newton_kernel" else mass, name)
     constants = {x: values[x] for x in kernel.arg_names if x in values}
     integers = (
-        "niter_out element constraint_row row_constraint limit_dof limit_size side_root slot_row next_group rowadr "
+        "niter_out element constraint_row row_constraint given_at side_root slot_row next_group rowadr "
         "colind bodyid"
     ).split()
-    types = dict.fromkeys(integers, "*i32") | {"side_moved": "*i8", "worlds": "i64", "axis_worlds": "i64"}
+    types = dict.fromkeys(integers, "*i32") | {"side_moved": "*i8", "worlds": "i64", "given_worlds": "i64"}
     signature = {x: "constexpr" if x in constants else types.get(x, "*fp32") for x in kernel.arg_names}
     options = {"num_warps": 1, "enable_fp_fusion": True}
     source = ASTSource(kernel, signature, constants)

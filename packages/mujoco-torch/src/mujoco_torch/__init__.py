@@ -7,6 +7,7 @@ from mujoco_torch._src.com import com_pos, com_vel
 from mujoco_torch._src.compile import compile
 from mujoco_torch._src.constraint import make_constraint
 from mujoco_torch._src.contact import collision
+from mujoco_torch._src.energy import energy_pos, energy_vel
 from mujoco_torch._src.errors import ArgumentError, MujocoTorchError, StateError, UnsupportedModelError
 from mujoco_torch._src.forward import (
     forward,
@@ -16,10 +17,12 @@ from mujoco_torch._src.forward import (
     solve,
 )
 from mujoco_torch._src.inertia import crb, factor_m
-from mujoco_torch._src.integrate import euler, rollout, rungekutta4, step
+from mujoco_torch._src.integrate import euler, implicit, rollout, rungekutta4, step, step1, step2
+from mujoco_torch._src.inverse import inverse, rne_acc
 from mujoco_torch._src.io import device_put, get_data_into, make_data, put_data, put_model
 from mujoco_torch._src.kinematics import camlight, kinematics
 from mujoco_torch._src.passive import passive
+from mujoco_torch._src.reset import reset_data
 from mujoco_torch._src.support import apply_ft, efc_jacobian, full_m, jac, mul_m, xfrc_accumulate
 from mujoco_torch._src.tendon import tendon
 from mujoco_torch._src.transmission import transmission
@@ -49,6 +52,8 @@ __all__ = [
     "crb",
     "device_put",
     "efc_jacobian",
+    "energy_pos",
+    "energy_vel",
     "euler",
     "factor_m",
     "forward",
@@ -58,6 +63,8 @@ __all__ = [
     "fwd_position",
     "fwd_velocity",
     "get_data_into",
+    "implicit",
+    "inverse",
     "jac",
     "kinematics",
     "make_constraint",
@@ -67,11 +74,15 @@ __all__ = [
     "passive",
     "put_data",
     "put_model",
+    "reset_data",
     "rne",
+    "rne_acc",
     "rollout",
     "rungekutta4",
     "solve",
     "step",
+    "step1",
+    "step2",
     "tendon",
     "transmission",
     "xfrc_accumulate",

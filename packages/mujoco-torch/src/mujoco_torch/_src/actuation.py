@@ -46,7 +46,7 @@ def fwd_actuation(m: InsideModel, d: InsideData) -> InsideData:
             actuator_force=torch.zeros_like(d.actuator_length),
             qfrc_actuator=torch.zeros_like(d.qvel),
         )
-    ctrl = _controls(m, d)
+    ctrl = usable_controls(m, d)
     act_dot = _act_dot(m, d, ctrl)
     force = _force(m, d, ctrl, act_dot)
     qfrc_actuator = m.moment_col.T @ (moments(m, d) * (m.moment_row @ force))
@@ -56,10 +56,15 @@ def fwd_actuation(m: InsideModel, d: InsideData) -> InsideData:
     return d.replace(act_dot=act_dot, actuator_force=force, qfrc_actuator=qfrc_actuator)
 
 
-def _controls(m: InsideModel, d: InsideData) -> Tensor:
-    """Controls ``[nu, B]`` as the actuators take them: delayed, clamped, zero if bad, first inputs slew-limited."""
+def clamped_controls(m: InsideModel, d: InsideData) -> Tensor:
+    """Controls ``[nu, B]``, delayed and clamped."""
     ctrl = read_ctrl(m, d) if m.delayed else d.ctrl
-    ctrl = torch.clamp(ctrl, m.actuator_ctrlmin, m.actuator_ctrlmax) if m.clampctrl else ctrl
+    return torch.clamp(ctrl, m.actuator_ctrlmin, m.actuator_ctrlmax) if m.clampctrl else ctrl
+
+
+def usable_controls(m: InsideModel, d: InsideData) -> Tensor:
+    """Controls ``[nu, B]`` as the actuators take them: delayed, clamped, zero if bad, first inputs slew-limited."""
+    ctrl = clamped_controls(m, d)
     ctrl = torch.where((ctrl.abs() <= MAXVAL).all(0), ctrl, 0.0)
     if not m.slew_limited:
         return ctrl
@@ -112,7 +117,7 @@ def _force(m: InsideModel, d: InsideData, ctrl: Tensor, act_dot: Tensor) -> Tens
     if m.muscle_bias:
         bias = bias + m.bias_out.T @ muscle_bias(m.bias_out @ d.actuator_length, m.bias_curve)
     following = next_activation(m, d, act_dot) if m.uses_next else None
-    force = gain * _input(m, d, ctrl, following) + bias
+    force = gain * gain_input(m, d, ctrl, following) + bias
     if m.pid:
         force = force + m.pid_out.T @ _pid(m, d, ctrl, following)
     if m.dcmotor:
@@ -129,7 +134,7 @@ def _force(m: InsideModel, d: InsideData, ctrl: Tensor, act_dot: Tensor) -> Tens
     return force
 
 
-def _input(m: InsideModel, d: InsideData, ctrl: Tensor, following: Tensor | None) -> Tensor:
+def gain_input(m: InsideModel, d: InsideData, ctrl: Tensor, following: Tensor | None) -> Tensor:
     """What the gains multiply ``[nout, B]``: a control, or the last activation of the actuator, now or next."""
     value = ctrl if m.input_is_ctrl else torch.zeros_like(d.actuator_length)
     if m.input_has_ctrl and not m.input_is_ctrl:

@@ -1,4 +1,6 @@
-"""Inverse dynamics without acceleration: Coriolis, centrifugal and gravity forces (``mj_rne``)."""
+"""Recursive Newton-Euler: Coriolis, centrifugal and gravity forces (``mj_rne``)."""
+
+from torch import Tensor
 
 from mujoco_torch._src.components import join
 from mujoco_torch._src.spatial import dot, force_cross, inertia_mul
@@ -16,8 +18,16 @@ def rne(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: the velocities of ``d`` do not fit the model.
     """
-    rotational, translational = (m.body_dof @ (d.cdof_dot * d.qvel)).split(3)
+    return d.replace(qfrc_bias=newton_euler(m, d))
+
+
+def newton_euler(m: InsideModel, d: InsideData, qacc: Tensor | None = None) -> Tensor:
+    """Joint-space force ``[nv, B]`` of the motion of all bodies, with joint acceleration or without."""
+    rate = d.cdof_dot * d.qvel
+    if qacc is not None:
+        rate = rate + d.cdof * qacc
+    rotational, translational = (m.body_dof @ rate).split(3)
     cacc = join(rotational, translational - m.gravity)
     force = inertia_mul(d.cinert, cacc) + force_cross(d.cvel, inertia_mul(d.cinert, d.cvel))
     # A dof carries the forces of all bodies that it moves.
-    return d.replace(qfrc_bias=dot(d.cdof, m.body_dof.T @ force))
+    return dot(d.cdof, m.body_dof.T @ force)

@@ -9,9 +9,8 @@ Without effect on the simulated state, hence never reported: what is only drawn 
 lights), unused assets, user data, custom fields, keyframes, sleep policies without the sleep flag, the legacy
 sizes `njmax` and `nconmax`, the storage of the Jacobian.
 
-Departures from MuJoCo C that are no feature of a model: C resets a simulation whose state becomes NaN (unless
-`autoreset` is disabled), here the world concerned keeps its NaN; and C iterates on each constraint island by itself,
-here on all rows of a world together, which is the same once both have converged.
+A departure from MuJoCo C that is no feature of a model: C iterates on each constraint island by itself, here on all
+rows of a world together, which is the same once both have converged.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ import numpy as np
 from mujoco_torch._src.collision.pairs import GeomPair, geom_pairs
 from mujoco_torch._src.enums import (
     BiasType,
-    ConeType,
     DisableBit,
     DynType,
     EnableBit,
@@ -41,18 +39,19 @@ from mujoco_torch._src.enums import (
     TrnType,
     WrapType,
 )
+from mujoco_torch._src.structure.reflected import reflected
 
 # A name in a message is enough to find the element; a list of thousands is not read.
 _SHOWN_ELEMENTS = 4
 
-_INTEGRATORS = (IntegratorType.EULER, IntegratorType.RK4)
+_INTEGRATORS = tuple(kind for kind in IntegratorType if kind != IntegratorType.DISCRETE)
 _TRANSMISSIONS = tuple(kind for kind in TrnType if kind != TrnType.UNDEFINED)
 _DYNAMICS = tuple(kind for kind in DynType if kind != DynType.USER)
 _GAINS = tuple(kind for kind in GainType if kind != GainType.USER)
 _BIASES = tuple(kind for kind in BiasType if kind != BiasType.USER)
+_EQUALITIES = (EqType.CONNECT, EqType.WELD, EqType.JOINT, EqType.TENDON)
 
-# Inverse dynamics alone reads INVDISCRETE, and is not part of this release.
-_ENABLE_FLAGS = EnableBit.INVDISCRETE
+_ENABLE_FLAGS = EnableBit.ENERGY | EnableBit.FWDINV | EnableBit.INVDISCRETE
 _DISABLE_FLAGS = functools.reduce(lambda a, b: a | b, DisableBit)
 
 # `time` is left out: it feeds C's own timers only.
@@ -97,10 +96,15 @@ class _Subject:
 
     @functools.cached_property
     def has_rows(self) -> bool:
-        """Whether a joint limit or a contact can ever give a constraint row."""
-        off = DisableBit(self.mjm.opt.disableflags)
-        limits = bool(self.mjm.jnt_limited.any()) and not off & (DisableBit.CONSTRAINT | DisableBit.LIMIT)
-        return limits or bool(self.pairs)
+        """Whether an equality, friction loss, limit or contact can ever give a constraint row."""
+        m, off = self.mjm, DisableBit(self.mjm.opt.disableflags)
+        kinds = (
+            (DisableBit.EQUALITY, (m.neq,)),
+            (DisableBit.FRICTIONLOSS, (m.dof_frictionloss, m.tendon_frictionloss)),
+            (DisableBit.LIMIT, (m.jnt_limited, m.tendon_limited)),
+        )
+        given = any(np.any(x) for flag, values in kinds if not off & flag for x in values)
+        return (given and not off & DisableBit.CONSTRAINT) or bool(self.pairs)
 
 
 # What a rule reports: message and elements of each finding.
@@ -216,14 +220,8 @@ def _integrator(s: _Subject) -> _Found:
 
 def _solver(s: _Subject) -> _Found:
     value = s.mjm.opt.solver
-    if value != SolverType.NEWTON and s.has_rows:
+    if value == SolverType.PGS and s.has_rows:
         yield f"the constraint solver {_label(SolverType, value)} is not available", ()
-
-
-def _cone(s: _Subject) -> _Found:
-    value = s.mjm.opt.cone
-    if value != ConeType.PYRAMIDAL and s.pairs:
-        yield f"the friction cone {_label(ConeType, value)} is not available", ()
 
 
 def _noslip(s: _Subject) -> _Found:
@@ -256,7 +254,7 @@ def _callback(s: _Subject) -> _Found:
     del s  # Callbacks belong to the process, not to the model.
     names = (f"mjcb_{name}" for name in _CALLBACKS)
     installed = tuple(name for name in names if getattr(mujoco, f"get_{name}")() is not None)
-    yield from _report("user callbacks are not called", installed)
+    yield from _report("callbacks of MuJoCo are not called", installed)
 
 
 def _plugin(s: _Subject) -> _Found:
@@ -266,29 +264,15 @@ def _plugin(s: _Subject) -> _Found:
 # Bodies and joints.
 
 
-def _frictionloss(s: _Subject) -> _Found:
-    joints = _names(s.mjm, ObjType.JOINT, np.unique(s.mjm.dof_jntid[s.mjm.dof_frictionloss != 0]))
-    yield from _report("dry friction of joints is not simulated", joints)
-
-
 # Elements that are refused altogether.
 
 
 def _equality(s: _Subject) -> _Found:
-    kinds = _labels(EqType, s.mjm.eq_type)
-    elements = _names(s.mjm, ObjType.EQUALITY, range(s.mjm.neq))
-    yield from _report(f"equality constraints are not simulated, kinds {kinds}", elements)
-
-
-def _tendon_limit(s: _Subject) -> _Found:
-    yield from _report(
-        "limits of tendons are not simulated", _where(s.mjm, ObjType.TENDON, s.mjm.tendon_limited)
-    )
-
-
-def _tendon_frictionloss(s: _Subject) -> _Found:
-    tendons = _where(s.mjm, ObjType.TENDON, s.mjm.tendon_frictionloss)
-    yield from _report("dry friction of tendons is not simulated", tendons)
+    """One finding for each kind."""
+    kinds = s.mjm.eq_type
+    for kind in np.unique(kinds[~np.isin(kinds, _EQUALITIES)]):
+        elements = _names(s.mjm, ObjType.EQUALITY, np.flatnonzero(kinds == kind))
+        yield f"equality constraints of kind {_label(EqType, kind)} are not simulated", elements
 
 
 def _tendon_plastic_spring(s: _Subject) -> _Found:
@@ -302,7 +286,7 @@ def _tendon_armature(s: _Subject) -> _Found:
     wrapping = np.isin(m.wrap_type, (WrapType.SPHERE, WrapType.CYLINDER))
     paths = zip(m.tendon_adr, m.tendon_num, strict=True)
     wrapped = np.array([wrapping[start : start + count].any() for start, count in paths], bool)
-    tendons = _where(m, ObjType.TENDON, wrapped & (m.tendon_armature != 0))
+    tendons = _where(m, ObjType.TENDON, wrapped & (reflected(m).tendon_armature != 0))
     yield from _report("armature of tendons that wrap geoms is not simulated, nor in MuJoCo", tendons)
 
 
@@ -378,29 +362,18 @@ def _adhesion(s: _Subject) -> _Found:
     yield from _report("adhesion of contacts is not simulated", geoms + pairs)
 
 
-def _surface_velocity(s: _Subject) -> _Found:
-    geoms = _where(s.mjm, ObjType.GEOM, s.mjm.geom_surfacevel)
-    yield from _report("moving surfaces are not simulated", geoms)
-
-
 RULES = (
     Rule(
         "integrator",
-        "integrators other than Euler and RK4",
-        "set the option integrator to Euler or RK4",
+        "the integrator discrete",
+        "set the option integrator to implicitfast, implicit, Euler or RK4",
         _integrator,
     ),
     Rule(
         "solver",
-        "solvers other than Newton, where a constraint is possible",
-        "set the option solver to Newton",
+        "the solver PGS, where a constraint is possible",
+        "set the option solver to Newton or CG",
         _solver,
-    ),
-    Rule(
-        "cone",
-        "elliptic friction cones, where a contact is possible",
-        "set the option cone to pyramidal",
-        _cone,
     ),
     Rule(
         "noslip",
@@ -416,7 +389,7 @@ RULES = (
     ),
     Rule(
         "enable-flag",
-        "flags override, energy, fwdinv, sleep, diagexact, ipc, speculative",
+        "flags override, sleep, diagexact, ipc, speculative",
         "disable them in option/flag",
         _enable_flag,
     ),
@@ -428,29 +401,16 @@ RULES = (
     ),
     Rule(
         "callback",
-        "user callbacks of MuJoCo, other than the timer",
-        "uninstall them with mujoco.set_mjcb_NAME(None)",
+        "callbacks installed in MuJoCo itself, other than the timer",
+        "uninstall them with mujoco.set_mjcb_NAME(None); give put_model mjcb_control or mjcb_passive",
         _callback,
     ),
     Rule("plugin", "plugins of every kind", "remove the plugin instances", _plugin),
     Rule(
-        "frictionloss",
-        "dry friction of joints",
-        "set frictionloss of the joints to 0, or use damping",
-        _frictionloss,
-    ),
-    Rule(
         "equality",
-        "equality constraints of every kind, active or not",
+        "equality constraints other than connect, weld, joint and tendon, active or not",
         "remove them from the model",
         _equality,
-    ),
-    Rule("tendon-limit", "limits of tendons", "set limited of the tendons to false", _tendon_limit),
-    Rule(
-        "tendon-frictionloss",
-        "dry friction of tendons",
-        "set frictionloss of the tendons to 0, or use damping",
-        _tendon_frictionloss,
     ),
     Rule(
         "tendon-plastic-spring",
@@ -461,7 +421,7 @@ RULES = (
     Rule(
         "tendon-armature",
         "armature of tendons that wrap geoms",
-        "set armature of the tendons to 0",
+        "set armature of the tendons and of their actuators to 0",
         _tendon_armature,
     ),
     Rule("flex", "deformable bodies (flex)", "remove them, or use rigid bodies", _flex),
@@ -493,22 +453,17 @@ RULES = (
         _geom_pair,
     ),
     Rule("adhesion", "adhesion of geoms and geom pairs", "set adhesion to 0", _adhesion),
-    Rule(
-        "surface-velocity",
-        "geoms with a moving surface",
-        "set surfacevel of the geoms to 0",
-        _surface_velocity,
-    ),
 )
 
 SUPPORTED = (
     ("bodies", "any tree; mocap bodies; gravity compensation"),
-    ("joints", "free, ball, slide and hinge; armature; limits"),
+    ("joints", "free, ball, slide and hinge; armature; limits; friction loss"),
     (
         "passive forces",
         "springs and dampers of joints, linear and polynomial; joint springs that yield; a medium with "
         "wind, as inertia boxes and ellipsoids",
     ),
+    ("equality", "connect and weld, of bodies or sites; joint; tendon; each active or not, by world"),
     (
         "tendons",
         "fixed and spatial: sites, pulleys, spheres and cylinders wrapped around or passed through, side sites; "
@@ -523,10 +478,14 @@ SUPPORTED = (
         "transmissions",
         "joint, joint in parent, tendon, site with and without reference, slider-crank, body (adhesion), orientation",
     ),
-    ("contacts", "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; pyramidal cone"),
+    (
+        "contacts",
+        "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; moving surfaces; both cones",
+    ),
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
-    ("solver", "Newton, warm start"),
-    ("integrators", "Euler with implicit damping, RK4"),
-    ("flags", "every disable flag of MuJoCo 4.0; the enable flag invdiscrete"),
+    ("solver", "Newton, conjugate gradients, warm start"),
+    ("integrators", "Euler with implicit damping, implicit, implicitfast, RK4"),
+    ("flags", "every disable flag of MuJoCo 4.0; the enable flags energy, fwdinv, invdiscrete"),
+    ("callbacks", "mjcb_control and mjcb_passive, given to put_model"),
     ("cameras and lights", "every tracking mode"),
 )

@@ -20,18 +20,20 @@ import torch._dynamo.exc
 from tensordict import TensorDict
 from torch import Tensor
 
-from mujoco_torch._src import layout, tuning
+from mujoco_torch._src import callbacks, layout, tuning
 from mujoco_torch._src.enums import IntegratorType
 from mujoco_torch._src.errors import ArgumentError
 from mujoco_torch._src.forward import forward
 from mujoco_torch._src.integrate import (
     ACTUATION,
-    ADVANCED,
+    COMPARED,
     RK4_CARRIED,
     RK4_CARRIED_ACT,
     RK4_CARRIED_MOTOR,
     RK4_FRACTIONS,
     RK4_WEIGHTS,
+    begin_step,
+    changed,
     check_controls,
     check_keep,
     check_nsteps,
@@ -42,6 +44,7 @@ from mujoco_torch._src.integrate import (
     rollout,
     step,
 )
+from mujoco_torch._src.reset import replace_bad
 from mujoco_torch._src.stage import ALL, check_batch, check_fits
 from mujoco_torch._src.topology import Topology
 from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, new_data, read_field, shape_of
@@ -69,11 +72,12 @@ class _Piece:
         @torch.compiler.allow_in_graph
         def core(params: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
             topology = Topology.of(digest)
-            fields = dict(zip(given, values, strict=True))
+            fields = dict(zip(given, values, strict=False))
+            weights = values[len(given) :]
             worlds = fields["time"].shape
             for name in empty.intersection(layout.STATE):
                 fields[name] = params.new_zeros((*_inside_shape(topology, name), *worlds))
-            d = fn(InsideModel(topology, params), InsideData(fields))
+            d = fn(InsideModel(topology, params, weights), InsideData(fields))
             return tuple([getattr(d, name) for name in wanted])
 
         def run(params: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
@@ -85,6 +89,7 @@ class _Piece:
         options |= {"cpp_wrapper": True, "cpp.threads": 1, "guard_filter_fn": _no_guards}
         options["cpp.enable_floating_point_contract_flag"] = "fast"  # a product and a sum in one instruction
         self.run = torch.compile(run, fullgraph=True, dynamic=False, options=options)
+        self.weights = m.weights
         self.compiled = False
 
     def __call__(self, params: Tensor, values: Values) -> Values:
@@ -92,7 +97,7 @@ class _Piece:
         if not self.compiled:
             # Dynamo takes two inputs that are one tensor now for one input for ever; a guard would tell.
             inputs = [x.clone() for x in inputs]
-        outputs = self.run(params, *inputs)
+        outputs = self.run(params, *inputs, *self.weights)
         self.compiled = True
         return dict(zip(self.outputs, outputs, strict=True))
 
@@ -126,23 +131,28 @@ class _Stepper:
             self.advance = self._runge_kutta
             carried = ("time", "qpos", "qvel", "qacc", *RK4_CARRIED)
             moved = ("time", "qpos", "qvel", *RK4_CARRIED[3:])
+            bad = ("bad_qacc",) if m.autoreset else ()
+            given = callbacks.CONTROLLED if m.mjcb_control else ()
             slopes = ("qacc",)
             if m.na:
                 carried, slopes = (*carried, "act", *ACTUATION, *RK4_CARRIED_ACT), (*slopes, *ACTUATION)
                 moved = (*moved, "act", RK4_CARRIED_ACT[-1])
             if m.motor_stateful:
                 carried = (*carried, *RK4_CARRIED_MOTOR)
-            buffers = ("ctrl", "history") if m.nhistory else ()
-            self._forward = make(forward.inside, inputs=self.state, outputs=slopes)
-            after = [name for name in self.kept if name not in slopes]
-            outputs = (*slopes, *after)
+            before = [name for name in self.kept if name in COMPARED]
+            after = [name for name in self.kept if name not in (*slopes, *COMPARED)]
+            first = (*slopes, *bad, *(changed(m) if m.autoreset else given), *before)
+            self._begin = make(begin_step, inputs=self.state, outputs=first)
+            self._forward = make(forward.inside, inputs=self.state, outputs=(*slopes, *given))
+            outputs = (*slopes, *given, *after)
             self._last = make(forward.inside, inputs=self.state, outputs=outputs) if after else self._forward
             self._stage = make(rk4_stage, inputs=(*carried, "rk_weight", "rk_fraction"), outputs=moved)
-            self._end = make(rk4_end, inputs=(*carried, *buffers), outputs=(*ADVANCED, "qacc"))
+            inputs = dict.fromkeys((*carried, *self.state, *bad))
+            self._end = make(_end_step, inputs=tuple(inputs), outputs=(*changed(m), "qacc"))
             self._numbers = {x: torch.tensor(x, dtype=m.dtype) for x in {*RK4_WEIGHTS, *RK4_FRACTIONS}}
         else:
             self.advance = self._euler
-            self._step = make(step.inside, inputs=self.state, outputs=(*ADVANCED, *self.kept))
+            self._step = make(step.inside, inputs=self.state, outputs=(*changed(m), *self.kept))
 
     @property
     def pieces(self) -> list[_Piece]:
@@ -153,7 +163,7 @@ class _Stepper:
         return values | self._step(params, values)
 
     def _runge_kutta(self, params: Tensor, values: Values) -> Values:
-        values = values | self._forward(params, values)
+        values = values | self._begin(params, values)
         values = rk4_begin(self._model, InsideData(values)).fields
         *early, last = zip(RK4_WEIGHTS, RK4_FRACTIONS, strict=True)
         for weight, fraction in early:
@@ -166,6 +176,10 @@ class _Stepper:
     def _move(self, params: Tensor, values: Values, weight: float, fraction: float) -> Values:
         numbers = {"rk_weight": self._numbers[weight], "rk_fraction": self._numbers[fraction]}
         return values | self._stage(params, values | numbers)
+
+
+def _end_step(m: InsideModel, d: InsideData) -> InsideData:
+    return replace_bad(m, rk4_end(m, d))
 
 
 class _Pool:
@@ -334,7 +348,9 @@ class _Engine:
             return False
         if not torch.is_grad_enabled():
             return True
-        return not any(x.requires_grad for x in (m.params, *(read_field(d, name) for name in layout.STATE)))
+        return not any(
+            x.requires_grad for x in (m.params, *m.weights, *(read_field(d, name) for name in layout.STATE))
+        )
 
     def _plain_step(self, m: Model, d: Data) -> Data:
         d = self._plain(m, d)

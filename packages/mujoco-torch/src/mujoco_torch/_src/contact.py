@@ -31,7 +31,7 @@ def collision(m: InsideModel, d: InsideData) -> InsideData:
             contact_frame=d.geom_xpos.new_zeros((9, 0, worlds)),
         )
     groups = [_collide(m, d, *group) for group in m.pair_groups]
-    found = _in_order(torch.cat(groups, 1) if len(groups) > 1 else groups[0], m.slot_runs)
+    found = m.slot_order @ torch.cat(groups, 1) if len(groups) > 1 else groups[0]
     dist = found[0]
     return d.replace(
         ncon=(dist < torch.inf).sum(0, dtype=torch.int32),
@@ -49,10 +49,3 @@ def _collide(m: InsideModel, d: InsideData, type1: int, type2: int, name: str, n
     c: Contacts = COLLIDERS[type1, type2](first[:3], first[3:], size1, second[:3], second[3:], size2, margin)
     dist = torch.where(c.active, c.dist, torch.inf)
     return join((dist,), c.pos, c.frame).stack().transpose(1, 2).flatten(1, 2)
-
-
-def _in_order(slots: Tensor, runs: tuple[tuple[int, int], ...]) -> Tensor:
-    """Slots of all groups, put into C's order by static slices."""
-    if len(runs) == 1:
-        return slots
-    return torch.cat([slots[:, lo:hi] for lo, hi in runs], 1)

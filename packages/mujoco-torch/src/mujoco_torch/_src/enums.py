@@ -266,6 +266,18 @@ class ObjType(enum.IntEnum):
     MODEL = 102
 
 
+class WarningType(enum.IntEnum):
+    """What `mjData.warning` and `Data.warning` count."""
+
+    INERTIA = 0
+    CONTACTFULL = 1
+    CNSTRFULL = 2
+    BADQPOS = 3
+    BADQVEL = 4
+    BADQACC = 5
+    BADCTRL = 6
+
+
 class SensorType(enum.IntEnum):
     """Kind of a sensor, `sensor_type`."""
 

@@ -33,9 +33,7 @@ def _joint_force(m: InsideModel, d: InsideData, name: str, pos: Tensor, mat: Ten
     offset = pos - getattr(m, f"{name}_root") @ d.subtree_com
     velocity = getattr(m, f"{name}_body") @ d.cvel
     linear = velocity[3:] + cross(velocity[:3], offset) - m.wind
-    torque, force = (
-        _to_world(mat, x) for x in model(m, _to_local(mat, velocity[:3]), _to_local(mat, linear))
-    )
+    torque, force = (to_world(mat, x) for x in model(m, to_local(mat, velocity[:3]), to_local(mat, linear)))
     return dof_force(d, getattr(m, f"{name}_dof"), offset, force, torque)
 
 
@@ -48,11 +46,11 @@ def dof_force(d: InsideData, dofs, offset: Stacked, force: Stacked, torque: Stac
     return (d.cdof * (dofs @ join(moment, force))).sum(0)
 
 
-def _to_local(mat: Stacked, v: Stacked) -> Components:
+def to_local(mat: Stacked, v: Stacked) -> Components:
     return Components(dot(mat[i::3], v) for i in range(3))
 
 
-def _to_world(mat: Stacked, v: Stacked) -> Components:
+def to_world(mat: Stacked, v: Stacked) -> Components:
     return Components(dot(mat[3 * i : 3 * i + 3], v) for i in range(3))
 
 
@@ -86,10 +84,19 @@ def _projection(m: InsideModel, along: Components) -> tuple[Tensor, Components]:
     The lift is in the plane of the flow ``u`` and the normal ``n`` of the projected area, orthogonal to the flow:
     ``cos(alpha) (n x u) x u``.
     """
+    normal, _, _, area, cosine = section(m, along)
+    return area, cosine * cross(cross(normal, along), along)
+
+
+def section(m: InsideModel, along: Components) -> tuple[Components, Tensor, Tensor, Tensor, Tensor]:
+    """The section of ellipsoids orthogonal to the flow: normal n, n.u and n.n, area, and n.u / n.n.
+
+    Where nothing is seen, area and the last are zero, and the two before are 1.
+    """
     normal = Components(q * u for q, u in zip(m.fluid_sections, along, strict=True))
     num, denom = dot(normal, along), dot(normal, normal)
     seen = (num > TINY) & (denom > TINY)
     safe_num, safe_denom = torch.where(seen, num, 1.0), torch.where(seen, denom, 1.0)
     area = torch.where(seen, m.fluid_area * (safe_denom / safe_num).sqrt(), 0.0)
     cosine = torch.where(seen, safe_num / safe_denom, 0.0)
-    return area, cosine * cross(cross(normal, along), along)
+    return normal, safe_num, safe_denom, area, cosine

@@ -2,12 +2,13 @@
 
 import torch
 
-from mujoco_torch._src import solver
+from mujoco_torch._src import callbacks, solver
 from mujoco_torch._src.actuation import fwd_actuation
 from mujoco_torch._src.bias import rne
 from mujoco_torch._src.com import com_pos, com_vel
-from mujoco_torch._src.constraint import limit_axis, make_constraint, make_constraints, row_motion
+from mujoco_torch._src.constraint import ROW_INPUTS, make_constraint, make_constraints, row_motion
 from mujoco_torch._src.contact import collision
+from mujoco_torch._src.energy import energies
 from mujoco_torch._src.inertia import crb, factor_m, solve_m
 from mujoco_torch._src.kinematics import camlight, kinematics
 from mujoco_torch._src.layout import FIELDS, STATE, names
@@ -62,6 +63,7 @@ def fwd_velocity(m: InsideModel, d: InsideData) -> InsideData:
     d = d.replace(actuator_velocity=actuator_velocity if m.actuation else torch.zeros_like(actuator_velocity))
     d = com_vel.inside(m, d)
     d = passive.inside(m, d)
+    d = callbacks.passive(m, d)
     d = rne.inside(m, d)
     if m.tendon_bias:
         d = d.replace(qfrc_bias=d.qfrc_bias + tendon_bias(m, d))
@@ -88,10 +90,7 @@ def fwd_acceleration(m: InsideModel, d: InsideData) -> InsideData:
 
 
 @public(
-    reads=names(
-        "qpos qvel qacc_warmstart subtree_com cdof M qfrc_smooth qacc_smooth contact_dist contact_pos contact_frame "
-        "efc_D efc_aref"
-    ),
+    reads=(*ROW_INPUTS, *names("qacc_warmstart M qfrc_smooth qacc_smooth efc_D efc_aref")),
     writes=("qacc", "qfrc_constraint", "efc_force", "solver_niter"),
 )
 def solve(m: InsideModel, d: InsideData) -> InsideData:
@@ -114,6 +113,7 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
             efc_force=torch.zeros_like(d.efc_D),
             solver_niter=d.qacc_smooth.new_zeros(d.qacc_smooth.shape[-1], dtype=torch.int32),
         )
+    rows = d.constraints
     qacc, qfrc_constraint, niter = solver.solve(
         m.system,
         d.M,
@@ -122,17 +122,22 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
         d.contact_pos,
         d.contact_frame,
         m.row_edge,
-        limit_axis(m, d),
-        d.constraints.D,
-        d.constraints.reference,
-        m.constraint_damping,
+        rows.given_jac,
+        rows.given.D,
+        rows.given.reference,
+        rows.contact.D,
+        rows.contact_reference(m),
+        m.row_scale,
+        m.cone_friction,
+        m.row_damping,
+        m.frictionloss,
         d.qvel,
         d.qfrc_smooth,
         d.qacc_smooth,
         d.qacc_warmstart if m.warmstart else d.qacc_smooth,
     )
     residual = row_motion(m, d, m.body_dof @ (d.cdof * qacc), qacc) - d.efc_aref
-    efc_force = torch.where((residual < 0) & (d.efc_D > 0), -d.efc_D * residual, 0.0)
+    efc_force = solver.row_force(m.system, d.efc_D, residual, m.frictionloss, m.cone_friction)
     return d.replace(qacc=qacc, qfrc_constraint=qfrc_constraint, efc_force=efc_force, solver_niter=niter)
 
 
@@ -140,12 +145,22 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
 def forward(m: InsideModel, d: InsideData) -> InsideData:
     """Forward dynamics: everything but the advance of the state (``mj_forward``).
 
+    Departures from C:
+      1. What a control callback sets is used, and not kept in the ``ctrl`` and applied forces of the result.
+
     Raises:
       StateError: the state does not fit the model.
     """
     d = fwd_position.inside(m, d)
     d = fwd_velocity.inside(m, d)
+    d = energies(m, d)
+    return fwd_rest(m, callbacks.control(m, d))
+
+
+def fwd_rest(m: InsideModel, d: InsideData) -> InsideData:
+    """What depends on controls and applied forces: everything that ``forward`` does after velocity."""
     d = fwd_actuation.inside(m, d)
     d = fwd_acceleration.inside(m, d)
-    d = d.replace(energy=d.qpos.new_zeros((2, d.qpos.shape[-1])))
-    return _solve(m, d)
+    d = _solve(m, d)
+    # By ``inverse``, or by a step that compares the two.
+    return d.replace(qfrc_inverse=torch.zeros_like(d.qvel), solver_fwdinv=torch.zeros_like(d.energy))

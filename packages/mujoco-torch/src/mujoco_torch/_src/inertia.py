@@ -37,6 +37,12 @@ def factor_m(m: InsideModel, d: InsideData) -> InsideData:
     return d.replace(qLD=qLD, qLDiagInv=qLDiagInv)
 
 
+def mul_m(m: InsideModel, d: InsideData, x: Tensor) -> Tensor:
+    """``M x`` for a vector ``[nv, B]`` (``mj_mulM``)."""
+    below = m.M_col_below.T @ (d.M * (m.M_row @ x))  # the transposed elements left of the diagonal
+    return m.M_row.T @ (d.M * (m.M_col @ x)) + below
+
+
 def solve_m(m: InsideModel, d: InsideData, x: Tensor) -> Tensor:
     """``M^-1 x`` for a vector ``[nv, B]``, with the factor in ``d`` (``mj_solveM``)."""
     return solver.solve_m(m.system, d.M, d.qLD, d.qLDiagInv, x)

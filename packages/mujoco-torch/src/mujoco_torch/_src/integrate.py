@@ -1,4 +1,4 @@
-"""Integrators, the step and the rollout (``mj_Euler``, ``mj_RungeKutta``, ``mj_step``)."""
+"""Integrators, the step and the rollout (``mj_Euler``, ``mj_implicit``, ``mj_RungeKutta``, ``mj_step``)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,15 +7,28 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from mujoco_torch._src import spatial
+from mujoco_torch._src import callbacks, spatial
 from mujoco_torch._src.actuation import advance_actuation
+from mujoco_torch._src.constraint import make_constraints
+from mujoco_torch._src.derivative import solve_implicit, solve_implicitfast
+from mujoco_torch._src.energy import energies
 from mujoco_torch._src.enums import IntegratorType
 from mujoco_torch._src.errors import ArgumentError, StateError
-from mujoco_torch._src.forward import INPUTS, forward
+from mujoco_torch._src.forward import (
+    INPUTS,
+    POSITION,
+    VELOCITY,
+    forward,
+    fwd_position,
+    fwd_rest,
+    fwd_velocity,
+)
 from mujoco_torch._src.inertia import factor_m, solve_m
+from mujoco_torch._src.inverse import compare_fwd_inv
 from mujoco_torch._src.kinematics import joint_quats
-from mujoco_torch._src.layout import FIELDS, STATE
+from mujoco_torch._src.layout import FIELDS, STATE, names
 from mujoco_torch._src.passive import damping_rate, yielded
+from mujoco_torch._src.reset import check_acc, check_state, replace_bad
 from mujoco_torch._src.stage import ALL, public
 from mujoco_torch._src.topology import Topology
 from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, read_field, replace_fields, shape_of
@@ -69,6 +82,33 @@ def euler(m: InsideModel, d: InsideData) -> InsideData:
         m, d.replace(M=d.M + m.system.M_diagonal @ (m.timestep * damping_rate(m, d.qvel)))
     )
     return _advance(m, d, solve_m(m, damped, d.qfrc_smooth + d.qfrc_constraint))
+
+
+@public(
+    reads=names(
+        "time qpos qvel act history plastic ctrl qacc act_dot xipos ximat geom_xpos geom_xmat subtree_com cdof cinert "
+        "ten_J actuator_length actuator_moment crb M ten_velocity actuator_velocity cvel cdof_dot actuator_force "
+        "qfrc_actuator qfrc_smooth qfrc_constraint"
+    ),
+    writes=ADVANCED,
+)
+def implicit(m: InsideModel, d: InsideData) -> InsideData:
+    """Step of the integrators ``implicit`` and ``implicitfast``, implicit in velocity (``mj_implicit``).
+
+    Velocity moves by h (M - h D)^-1 qfrc, with D the derivative of all forces but those of constraints by velocity.
+    ``implicitfast`` leaves Coriolis and centrifugal forces out of it, except for free bodies that carry no joint.
+    Source: MuJoCo documentation, "Computation", section "Numerical integration".
+
+    Departures from C:
+      1. D and the factor of M - h D (``qDeriv``, ``qLU``, ``qH``) are no fields of Data.
+
+    Raises:
+      StateError: the dynamics of ``d`` do not fit the model.
+    """
+    if not m.nv:
+        return _advance(m, d, d.qacc)
+    solve = solve_implicit if m.integrator == IntegratorType.IMPLICIT else solve_implicitfast
+    return _advance(m, d, solve(m, d, d.qfrc_smooth + d.qfrc_constraint))
 
 
 # The fraction of the step after which stages 2 to 4 are evaluated, and what the slopes of stages 1 to 3 count.
@@ -163,12 +203,73 @@ def _pull_back(m: InsideModel, moved: Tensor, qvel: Tensor) -> Tensor:
     return qvel + m.quat_dof.T @ correction.stack().flatten(0, 1)
 
 
+COMPARED = ("qfrc_inverse", "solver_fwdinv")  # of the first stage of a Runge-Kutta step
+
+
+def changed(m: Model | InsideModel) -> tuple[str, ...]:
+    """The state fields that a step may change."""
+    if m.autoreset:
+        return STATE
+    return (*ADVANCED, *callbacks.CONTROLLED) if m.mjcb_control else ADVANCED
+
+
+def begin_step(m: InsideModel, d: InsideData) -> InsideData:
+    """All that a step does before it integrates."""
+    d = check_state(m, d)
+    d = check_acc(m, forward.inside(m, d))
+    return compare_fwd_inv(m, d)
+
+
 @public(reads=INPUTS, writes=ALL)
 def _step(m: InsideModel, d: InsideData) -> InsideData:
-    d = forward.inside(m, d)
+    d = begin_step(m, d)
     if m.integrator == IntegratorType.RK4:
-        return rungekutta4.inside(m, d)
+        compared = {name: getattr(d, name) for name in COMPARED}
+        return replace_bad(m, rungekutta4.inside(m, d).replace(**compared))
+    return replace_bad(m, _single_step(m, d))
+
+
+def _single_step(m: InsideModel, d: InsideData) -> InsideData:
+    """The advance of the state from one evaluation of the dynamics."""
+    if m.integrator in (IntegratorType.IMPLICIT, IntegratorType.IMPLICITFAST):
+        return implicit.inside(m, d)
     return euler.inside(m, d)
+
+
+@public(reads=INPUTS, writes=(*INPUTS, *POSITION, *VELOCITY, "energy"))
+def step1(m: InsideModel, d: InsideData) -> InsideData:
+    """First half of a step: all that depends on position and velocity, then the control callback (``mj_step1``).
+
+    A controller may use the result to set ``ctrl`` and applied forces before ``step2``.
+
+    Raises:
+      StateError: the state does not fit the model.
+    """
+    d = fwd_position.inside(m, check_state(m, d))
+    d = energies(m, fwd_velocity.inside(m, d))
+    return callbacks.control(m, d)
+
+
+@public(
+    reads=(*INPUTS, *POSITION, *VELOCITY, "energy"),
+    writes=(
+        *INPUTS,
+        *names("act_dot actuator_force qfrc_actuator qfrc_smooth qacc_smooth qacc qfrc_constraint"),
+        *names("efc_force solver_niter"),
+        *COMPARED,
+    ),
+)
+def step2(m: InsideModel, d: InsideData) -> InsideData:
+    """Second half of a step: forces, acceleration, and the advance of the state (``mj_step2``).
+
+    As in C, RK4 has no second half: a model with that integrator takes a step of Euler's.
+
+    Raises:
+      StateError: ``d`` is not what ``step1`` gives for the model.
+    """
+    d = check_acc(m, fwd_rest(m, d.replace(constraints=make_constraints(m, d))))
+    d = _single_step(m, compare_fwd_inv(m, d))
+    return replace_bad(m, d, "stepped2" if m.integrator == IntegratorType.RK4 else "stepped")
 
 
 def step(m: Model, d: Data, nsteps: int = 1) -> Data:
@@ -182,8 +283,14 @@ def step(m: Model, d: Data, nsteps: int = 1) -> Data:
       d: the state, one world or a batch; only the state fields (time to xfrc_applied) are read.
       nsteps: the number of steps, at least 1, with the same controls and applied forces.
 
+    A world whose position, velocity or acceleration becomes bad (NaN, or beyond 1e10) is reset, as C does it, and
+    ``d.warning`` counts it; other worlds keep every bit. The disable flag ``autoreset`` switches that off.
+
     Departures from C:
-      1. A world with a NaN keeps it instead of being reset; other worlds are not touched.
+      1. The counts of warnings go on through resets; C clears those of a world that it resets.
+      2. Where the acceleration is bad, C resets and computes again. The state that this ends in is known with the
+         model (and its callbacks, as they were then) and put in place; the derived fields stay those of the bad state.
+      3. With ``autoreset`` disabled nothing is looked at, and nothing counted.
 
     Raises:
       StateError: the state does not fit the model in batch size, shape, dtype or device.

@@ -1,6 +1,6 @@
 """Into and out of the library: models and states from MuJoCo's own structs, and back."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mujoco
 import numpy as np
@@ -8,15 +8,24 @@ import torch
 from torch import Tensor
 
 from mujoco_torch._src import layout, topology
+from mujoco_torch._src.callbacks import callbacks
 from mujoco_torch._src.check import check
+from mujoco_torch._src.enums import ConstraintType, IntegratorType, JointType
 from mujoco_torch._src.errors import ArgumentError, StateError, UnsupportedModelError
+from mujoco_torch._src.integrate import step, step1, step2
+from mujoco_torch._src.structure.arrays import state_value
 from mujoco_torch._src.types import Data, Model, new_data, read_field, shape_of
 
 DTYPES = (torch.float32, torch.float64)
 
 
 def put_model(
-    mjm: mujoco.MjModel, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    mjm: mujoco.MjModel,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    mjcb_control: Callable | None = None,
+    mjcb_passive: Callable | None = None,
 ) -> Model:
     """Model on a device, from a compiled ``MjModel``.
 
@@ -24,10 +33,18 @@ def put_model(
       mjm: the compiled model; later changes to it are not seen.
       device: where the arrays go; torch's default device if None.
       dtype: torch.float32 or torch.float64; torch's default dtype if None.
+      mjcb_control: called as ``f(m, d)`` in every evaluation of the dynamics, before actuation (not if that is
+        disabled); returns a dict of what it sets, of ``ctrl``, ``qfrc_applied`` and ``xfrc_applied``.
+      mjcb_passive: called as ``f(m, d)``; returns a force ``(nworld, nv)`` that is added to ``qfrc_passive``.
+
+    Callbacks belong to this model alone. They see the state with a world axis, ``d.qpos`` ``(nworld, nq)``, and what is
+    computed by then. They must be functions of it in torch, free of branches on data: a compiled step traces them once.
+    Where they hold tensors, make them a ``torch.nn.Module``: its parameters and buffers are inputs of the step, which
+    sees them change and gives them gradients. A module must be on the model's device.
 
     Raises:
       UnsupportedModelError: the model uses features that are not simulated exactly; it lists all of them.
-      ArgumentError: ``mjm``, ``device`` or ``dtype`` cannot be used.
+      ArgumentError: ``mjm``, ``device``, ``dtype`` or a callback cannot be used.
     """
     if not isinstance(mjm, mujoco.MjModel):
         raise ArgumentError(
@@ -38,11 +55,33 @@ def put_model(
     if findings:
         raise UnsupportedModelError(findings)
     dtype = _dtype(dtype)
-    structure, flat = topology.build(mjm)
+    functions = callbacks(mjcb_control=mjcb_control, mjcb_passive=mjcb_passive)
+    structure, flat = topology.build(mjm, **functions)
     params = torch.as_tensor(flat).to(device=_device(device), dtype=dtype)
     if params.device.type != "cpu":
         structure.prepare(params)
-    return Model(structure, params)
+    if not any(functions.values()):
+        return Model(structure, params)
+    weights = [x for function in functions.values() if function for x in function.weights]
+    return _with_fresh_step(Model(structure, params, tuple(weights)))
+
+
+@torch.no_grad()
+def _with_fresh_step(m: Model) -> Model:
+    """The model with the step of a fresh world, which bad worlds get, by the library, since C knows no callbacks."""
+    if not m.autoreset:
+        return m
+    worlds = {"stepped": step(m, make_data(m))}
+    if m.integrator == IntegratorType.RK4:
+        worlds["stepped2"] = step2(m, step1(m, make_data(m)))
+    params = m.params.clone()
+    for kind, d in worlds.items():
+        for name in layout.STATE:
+            if name != "warning":
+                start, _ = m.topology.layout[f"{kind}_{name}"]
+                value = read_field(d, name)
+                params[start : start + value.numel()] = value.flatten().to(params.dtype)
+    return Model(m.topology, params, m.weights)
 
 
 def device_put(
@@ -148,6 +187,8 @@ def _from_c(m: Model, mjd: mujoco.MjData, name: str) -> np.ndarray:
         return _contact_slots(m, mjd, name.removeprefix("contact_"))
     if name.startswith("efc_"):
         return _row_slots(m, mjd, name)
+    if name in layout.STATE:
+        return state_value(mjd, name)
     return getattr(mjd, name)
 
 
@@ -174,23 +215,36 @@ def _contact_slots(m: Model, mjd: mujoco.MjData, what: str) -> np.ndarray:
 def row_slots(m: Model, mjd: mujoco.MjData) -> list[int]:
     """The slot of each of C's constraint rows."""
     contact = contact_slots(m, [tuple(int(g) for g in c.geom) for c in mjd.contact])
+    given = {owner: slot for slot, owner in enumerate(m.given_owner)}
+    jacobian = c_jacobian(mjd)
     slots: list[int] = []
     for i in range(mjd.nefc):
-        kind, owner = mjd.efc_type[i], int(mjd.efc_id[i])
-        if kind == mujoco.mjtConstraint.mjCNSTR_LIMIT_JOINT:
-            slots.append(_limit_slot(m, mjd, i, owner))
-        else:
+        kind, owner = int(mjd.efc_type[i]), int(mjd.efc_id[i])
+        if kind in _CONTACT_ROWS:
             first = mjd.contact[owner].efc_address
-            slots.append(m.nl + m.contact_efc_address[contact[owner]] + i - first)
+            slots.append(len(given) + m.contact_efc_address[contact[owner]] + i - first)
+        else:
+            slots.append(given[kind, owner, _part(m, mjd, i, jacobian[i])])
     return slots
 
 
-def _limit_slot(m: Model, mjd: mujoco.MjData, row: int, joint: int) -> int:
-    first = m.limit_joint.index(joint)
-    if m.limit_joint.count(joint) == 1:
-        return first
-    jac = c_jacobian(mjd)[row]
-    return first + int(jac[mjd.model.jnt_dofadr[joint]] < 0)  # the upper side pushes back
+_CONTACT_ROWS = (
+    ConstraintType.CONTACT_FRICTIONLESS,
+    ConstraintType.CONTACT_PYRAMIDAL,
+    ConstraintType.CONTACT_ELLIPTIC,
+)
+
+
+def _part(m: Model, mjd: mujoco.MjData, row: int, jac: np.ndarray) -> int:
+    """Number of a row within its equality, or the side of its limit."""
+    mjm, kind, owner = mjd.model, mjd.efc_type[row], mjd.efc_id[row]
+    if kind == ConstraintType.EQUALITY:
+        same = (np.asarray(mjd.efc_type) == kind) & (np.asarray(mjd.efc_id) == owner)
+        return row - int(np.flatnonzero(same)[0])
+    if kind == ConstraintType.LIMIT_TENDON:  # the upper side pushes back
+        return int(jac @ _from_c(m, mjd, "ten_J")[owner] < 0)
+    scalar = kind == ConstraintType.LIMIT_JOINT and mjm.jnt_type[owner] != JointType.BALL
+    return int(scalar and jac[mjm.jnt_dofadr[owner]] < 0)
 
 
 def c_jacobian(mjd: mujoco.MjData) -> np.ndarray:
@@ -233,7 +287,7 @@ def get_data_into(result: mujoco.MjData | Sequence[mujoco.MjData], m: Model, d: 
         )
     for name in layout.STATE:
         shape = shape_of(m.topology, layout.FIELDS[name])
-        found = [tuple(read_field(worlds, name).shape[1:]), *(np.shape(getattr(t, name)) for t in targets)]
+        found = [tuple(read_field(worlds, name).shape[1:]), *(state_value(t, name).shape for t in targets)]
         for other in found:
             if other != shape:
                 raise StateError(
@@ -249,6 +303,9 @@ def _write_world(target: mujoco.MjData, d: Data) -> None:
         value = read_field(d, name).detach().cpu().double().numpy()
         if name == "time":
             target.time = float(value)
+        elif name == "warning":
+            for warning, number in zip(target.warning, value, strict=True):
+                warning.number = int(number)
         else:
             getattr(target, name)[:] = value
     mujoco.mj_forward(target.model, target)

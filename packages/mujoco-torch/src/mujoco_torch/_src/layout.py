@@ -23,6 +23,8 @@ class Field(NamedTuple):
 # "contact_dist".
 FIELDS = {
     "solver_niter": Field("items", (), integer=True),
+    "solver_fwdinv": Field("items", (2,)),
+    "warning": Field("items", (7,), integer=True),
     "ncon": Field("items", (), integer=True),
     "nefc": Field("items", (), integer=True),
     "time": Field("items", ()),
@@ -83,6 +85,7 @@ FIELDS = {
     "qfrc_smooth": Field("items", ("nv",)),
     "qacc_smooth": Field("items", ("nv",)),
     "qfrc_constraint": Field("items", ("nv",)),
+    "qfrc_inverse": Field("items", ("nv",)),
     "contact_dist": Field("items", ("nconmax",)),
     "contact_pos": Field("vector", ("nconmax", 3)),
     "contact_frame": Field("matrix", ("nconmax", 3, 3)),
@@ -96,7 +99,7 @@ FIELDS = {
 # What a step reads, and what a user sets.
 STATE = (
     "time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied",
-    "eq_active", "mocap_pos", "mocap_quat",
+    "eq_active", "mocap_pos", "mocap_quat", "warning",
 )  # fmt: skip
 
 

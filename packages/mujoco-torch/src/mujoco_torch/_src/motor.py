@@ -26,18 +26,22 @@ def _resistance(m: InsideModel, d: InsideData) -> Tensor:
     return resistance * (1.0 + coefficient * (m.motor_temp @ d.act + over_reference))
 
 
+def _driven_voltage(m: InsideModel, d: InsideData, ctrl: Tensor) -> Tensor:
+    """Voltage [V] that the controller asks for."""
+    length, velocity = _motion(m, d)
+    kp, ki, kd = m.motor_gain
+    per_torque, per_velocity = m.motor_drive
+    torque = kp * (m.motor_pos @ ctrl - length) + kd * (m.motor_vel @ ctrl - velocity) + m.motor_ff @ ctrl
+    if m.motor_integral:
+        torque = torque + ki * (m.motor_x @ d.act)
+    return per_torque * torque + per_velocity * velocity
+
+
 def _voltage(m: InsideModel, d: InsideData, ctrl: Tensor) -> Tensor:
     """Terminal voltage [V]: what the controller drives, within its limit, plus the raw input."""
-    length, velocity = _motion(m, d)
-    voltage = torch.zeros_like(length)
+    voltage = torch.zeros_like(m.motor_out @ d.actuator_length)
     if m.motor_controlled:
-        kp, ki, kd = m.motor_gain
-        per_torque, per_velocity = m.motor_drive
-        torque = kp * (m.motor_pos @ ctrl - length) + kd * (m.motor_vel @ ctrl - velocity) + m.motor_ff @ ctrl
-        if m.motor_integral:
-            torque = torque + ki * (m.motor_x @ d.act)
-        voltage = per_torque * torque + per_velocity * velocity
-        voltage = torch.clamp(voltage, -m.motor_maxvolt, m.motor_maxvolt)
+        voltage = torch.clamp(_driven_voltage(m, d, ctrl), -m.motor_maxvolt, m.motor_maxvolt)
     return voltage + m.motor_volt @ ctrl if m.motor_voltage else voltage
 
 
@@ -94,6 +98,28 @@ def motor_force(m: InsideModel, d: InsideData, ctrl: Tensor, following: Tensor |
     if m.motor_electric:
         force = torch.where(m.motor_is_electric > 0, constant * (m.motor_current @ following), force)
     return m.motor_force.T @ force
+
+
+def motor_rate(m: InsideModel, d: InsideData, ctrl: Tensor) -> Tensor:
+    """Derivative ``[nout, B]`` of the electrical force by the velocity: back-EMF, and damping by the controller.
+
+    Zero for the part of a voltage, or of the rate of a current, that is at its limit.
+    """
+    resistance, constant = _resistance(m, d), m.motor_winding[1]
+    velocity = m.motor_out @ d.actuator_velocity
+    slope = -constant * torch.ones_like(velocity)
+    if m.motor_controlled:
+        per_torque, per_velocity = m.motor_drive
+        within = _driven_voltage(m, d, ctrl).abs() < m.motor_maxvolt
+        slope = slope + torch.where(within, per_velocity - per_torque * m.motor_gain[2], 0.0)
+    rate = constant / resistance.clamp(min=MINVAL) * slope
+    if m.motor_electric:
+        settled = (_voltage(m, d, ctrl) - constant * velocity) / resistance
+        change = (settled - m.motor_current @ d.act) / m.motor_timeconst
+        share = (m.motor_current @ m.act_step) / m.motor_timeconst
+        next_rate = torch.where(change.abs() < m.motor_maxrate, share * rate, 0.0)
+        rate = torch.where(m.motor_is_electric > 0, next_rate, rate)
+    return m.motor_force.T @ rate
 
 
 def motor_drag(m: InsideModel, d: InsideData, act_dot: Tensor) -> Tensor:

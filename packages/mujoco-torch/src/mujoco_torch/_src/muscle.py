@@ -45,6 +45,13 @@ def muscle_gain(length: Tensor, velocity: Tensor, curve: Tensor) -> Tensor:
     )
 
 
+def muscle_gain_rate(length: Tensor, velocity: Tensor, curve: Tensor) -> Tensor:
+    """Derivative ``[n, B]`` of ``muscle_gain`` by the velocity."""
+    offset, per_length, per_velocity, peak, lmin, lmax, _, fvmax = curve
+    slope = _force_velocity_slope(velocity * per_velocity, fvmax)
+    return -peak * _force_length(offset + length * per_length, lmin, lmax) * slope * per_velocity
+
+
 def muscle_bias(length: Tensor, curve: Tensor) -> Tensor:
     """Passive force ``[n, B]`` [N] of a stretched muscle: quadratic, then linear; a pull is negative."""
     offset, per_length, _, peak, _, lmax, fpmax, _ = curve
@@ -72,3 +79,11 @@ def _force_velocity(velocity: Tensor, fvmax: Tensor) -> Tensor:
     shortening = (velocity + 1.0).clamp(min=0.0).square()
     missing = (excess - velocity).clamp(min=0.0)
     return torch.where(velocity <= 0.0, shortening, fvmax - missing * missing / excess.clamp(min=MINVAL))
+
+
+def _force_velocity_slope(velocity: Tensor, fvmax: Tensor) -> Tensor:
+    excess = fvmax - 1.0
+    missing = (excess - velocity).clamp(min=0.0)
+    return 2.0 * torch.where(
+        velocity <= 0.0, (velocity + 1.0).clamp(min=0.0), missing / excess.clamp(min=MINVAL)
+    )

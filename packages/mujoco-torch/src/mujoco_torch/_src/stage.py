@@ -48,18 +48,22 @@ def public(
     whole = set(writes) == set(ALL)
 
     def wrap(fn: Inside) -> Callable[[Model, Data], Data]:
-        def run(digest: str, batched: bool, params: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        def run(
+            digest: str, batched: bool, params: Tensor, *inputs: Tensor, weights: tuple[Tensor, ...]
+        ) -> tuple[Tensor, ...]:
             topology = Topology.of(digest)
             given = dict(zip(_nonempty(topology, reads), inputs, strict=True))
             fields = {
                 name: _enter(topology, name, given.get(name), batched, inputs[0], params) for name in reads
             }
-            d = fn(InsideModel(topology, params), InsideData(fields))
+            d = fn(InsideModel(topology, params, weights), InsideData(fields))
             return tuple([_leave(name, getattr(d, name), batched) for name in writes])
 
         @torch.compiler.allow_in_graph
         def core(digest: str, batched: bool, params: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-            return _mapped(run, digest, batched, params, inputs)
+            count = len(_nonempty(Topology.of(digest), reads))
+            stage = functools.partial(run, weights=inputs[count:])
+            return _mapped(stage, digest, batched, params, inputs[:count])
 
         @functools.wraps(fn)
         def call(m: Model, d: Data) -> Data:
@@ -68,7 +72,7 @@ def public(
             inputs = [read_field(d, name) for name in read_names.split() if name not in empty]
             # Naming torch makes this a frame that Dynamo compiles by itself, after a graph break in the caller.
             batched = d.batch_size != torch.Size([])
-            outputs = core(m.topology.digest, batched, m.params, *inputs)
+            outputs = core(m.topology.digest, batched, m.params, *inputs, *m.weights)
             fields = dict(zip(written_names.split(), outputs, strict=True))
             return new_data(fields, d.batch_size) if whole else replace_fields(d, fields)
 
@@ -122,7 +126,7 @@ def inside(m: Model, d: Data, reads: tuple[str, ...]) -> tuple[InsideModel, Insi
     inputs = {name: read_field(d, name) for name in _nonempty(m.topology, reads)}
     like = next(iter(inputs.values()))
     fields = {name: _enter(m.topology, name, inputs.get(name), batched, like, m.params) for name in reads}
-    return InsideModel(m.topology, m.params), InsideData(fields)
+    return InsideModel(m.topology, m.params, m.weights), InsideData(fields)
 
 
 def _nonempty(topology: Topology, names: tuple[str, ...]) -> list[str]:

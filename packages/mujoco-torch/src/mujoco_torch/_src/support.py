@@ -5,7 +5,7 @@ from torch import Tensor
 
 from mujoco_torch._src import solver
 from mujoco_torch._src.components import join
-from mujoco_torch._src.constraint import row_jacobian
+from mujoco_torch._src.constraint import ROW_INPUTS, row_jacobian
 from mujoco_torch._src.spatial import cross
 from mujoco_torch._src.stage import inside
 from mujoco_torch._src.types import Data, InsideData, InsideModel, Model
@@ -84,9 +84,7 @@ def efc_jacobian(m: Model, d: Data) -> Tensor:
     Raises:
       StateError: the state does not fit the model.
     """
-    J = row_jacobian(*inside(m, d, ("qpos", "cdof", "subtree_com", "contact_pos", "contact_frame"))).movedim(
-        -1, 0
-    )
+    J = row_jacobian(*inside(m, d, ROW_INPUTS)).movedim(-1, 0)
     return J if d.batch_size else J[0]
 
 

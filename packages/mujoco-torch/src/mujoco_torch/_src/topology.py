@@ -18,8 +18,10 @@ from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.solver import System
 from mujoco_torch._src.structure.actuation import actuators
 from mujoco_torch._src.structure.bodies import attached, bodies, dofs, joints, options
+from mujoco_torch._src.structure.derivative import derivatives
+from mujoco_torch._src.structure.dynamics import energies, products, resets
 from mujoco_torch._src.structure.passive import passive_forces
-from mujoco_torch._src.structure.rows import contacts, limits
+from mujoco_torch._src.structure.rows import contacts, given
 from mujoco_torch._src.structure.tendons import tendons
 from mujoco_torch._src.structure.transmission import transmissions
 
@@ -33,8 +35,12 @@ PARTS = (
     tendons,
     transmissions,
     actuators,
-    limits,
+    derivatives,
+    given,
     contacts,
+    energies,
+    products,
+    resets,
 )
 
 
@@ -80,25 +86,22 @@ class Topology:
         return f"Topology(nq={self.nq}, nv={self.nv}, nbody={self.nbody}, njmax={self.njmax}, digest={self.digest[:8]})"
 
 
-def build(mjm: mujoco.MjModel) -> tuple[Topology, np.ndarray]:
+def build(mjm: mujoco.MjModel, **given: Any) -> tuple[Topology, np.ndarray]:
     """Static structure, and every inside-layout array in one flat float64 array, of a model that ``check`` passed.
+
+    Static values that no part of the MjModel has, as callbacks, may be ``given``.
 
     ``topology.layout`` maps the name of an array to its first element and its shape.
     """
-    static: dict[str, Any] = {}
+    static: dict[str, Any] = dict(given)
     arrays: dict[str, np.ndarray] = {}
     for part in PARTS:
         values, more = part(mjm)
         static.update(values)
         static.update({name: value for name, value in more.items() if isinstance(value, Pattern)})
         arrays.update({name: value for name, value in more.items() if not isinstance(value, Pattern)})
-    static["njmax"] = static["nl"] + static["nefc_contact"]
-    limit, contact = arrays["limit_damping"], arrays["contact_damping"]
-    owner = [
-        c for c, dim in enumerate(static["contact_dim"]) for _ in range(1 if dim == 1 else 2 * (dim - 1))
-    ]
-    arrays["constraint_damping"] = np.concatenate([limit, contact])
-    arrays["row_damping"] = np.concatenate([limit, contact[owner]])
+    static["njmax"] = len(static["given_kind"]) + static["nefc_contact"]
+    arrays["row_damping"] = np.concatenate([arrays["given_damping"], arrays["contact_row_damping"]])
     static["system"] = System(**{name: static[name] for name in System.FIELDS})
     layout, start = {}, 0
     for name, value in arrays.items():

@@ -17,15 +17,17 @@ class Model:
     Attributes:
       topology: the static structure (sizes, switches, slots), on which a compiled step specialises.
       params: every array of the model in one flat tensor, so that a compiled step guards and receives one input.
+      weights: parameters and buffers of the modules that are callbacks, not copies of them.
 
     Sizes and switches (``m.nq``, ``m.integrator``) and arrays (``m.body_mass``) are attributes of their own; an array
     is a view of ``params`` in the inside layout (components, items, 1). Many arrays are derived from several fields of
     the MjModel (mixed friction, impedance): to change the physics, change the MjModel and put it again.
     """
 
-    def __init__(self, topology: Topology, params: Tensor) -> None:
+    def __init__(self, topology: Topology, params: Tensor, weights: tuple[Tensor, ...] = ()) -> None:
         self.topology = topology
         self.params = params
+        self.weights = weights
 
     @property
     def device(self) -> torch.device:
@@ -39,14 +41,14 @@ class Model:
 
     def to(self, device: torch.device | str) -> "Model":
         """The same model on another device."""
-        return Model(self.topology, self.params.to(device))
+        return Model(self.topology, self.params.to(device), self.weights)
 
     def __getattr__(self, name: str) -> Any:
-        # Only names not found the ordinary way come here. "topology" and "params" are looked up below, so a
+        # Only names not found the ordinary way come here. "topology", "params" and "weights" are looked up below, so a
         # half-made object (as in unpickling) must not recurse.
-        if name.startswith("_") or name in ("topology", "params"):
+        if name.startswith("_") or name in ("topology", "params", "weights"):
             raise AttributeError(name)
-        return getattr(InsideModel(self.topology, self.params), name)
+        return getattr(InsideModel(self.topology, self.params, self.weights), name)
 
     def __repr__(self) -> str:
         t = self.topology
@@ -57,9 +59,10 @@ class Model:
 class InsideModel:
     """The model as a stage reads it: ``m.nv`` from the topology, ``m.body_mass`` as an inside-layout view."""
 
-    def __init__(self, topology: Topology, params: Tensor) -> None:
+    def __init__(self, topology: Topology, params: Tensor, weights: tuple[Tensor, ...]) -> None:
         self._topology = topology
         self._params = params
+        self._weights = weights
 
     def __getattr__(self, name: str) -> Any:
         place = self._topology.layout.get(name)
@@ -124,6 +127,10 @@ class Data(TensorClass["tensor_only"]):
 
     solver_niter: Tensor
     """iterations of the constraint solver, ``(nworld,)``"""
+    solver_fwdinv: Tensor
+    """forward minus inverse dynamics: norms of constraint and of applied force [N, Nm], ``(nworld, 2)``"""
+    warning: Tensor
+    """number of warnings of each ``WarningType``: how often a bad state was reset, and why, ``(nworld, 7)``"""
     ncon: Tensor
     """number of contacts, ``(nworld,)``"""
     nefc: Tensor
@@ -244,6 +251,8 @@ class Data(TensorClass["tensor_only"]):
     """unconstrained acceleration [m/s^2, rad/s^2], ``(nworld, nv)``"""
     qfrc_constraint: Tensor
     """constraint force in joint space [N, Nm], ``(nworld, nv)``"""
+    qfrc_inverse: Tensor
+    """force that gives the acceleration, by ``inverse`` [N, Nm], ``(nworld, nv)``"""
     contact: Contact
     """contact slots, see ``Contact``"""
     efc_pos: Tensor

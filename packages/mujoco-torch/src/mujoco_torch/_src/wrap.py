@@ -45,6 +45,10 @@ def wrap(
     Returns:
       Whether the tendon touches, the length on the obstacle [m], both ``[nwrap, B]``; first and last point of contact
       [m], world frame, ``[3, nwrap, B]``. Without contact the length and the points have no meaning.
+
+    Departures from C:
+      1. Where both ways around have one length but for rounding, as with ends in line with the centre of a sphere,
+         the path may be the other one.
     """
     position, matrix = m.wrap_geom @ d.geom_xpos, m.wrap_geom @ d.geom_xmat
     local0, local1 = _to_local(matrix, start - position), _to_local(matrix, stop - position)
@@ -278,41 +282,37 @@ def _incidence(ratio0: Tensor, ratio1: Tensor, angle: Tensor) -> tuple[Tensor, T
     """The angle of incidence [rad] by Newton's method, and whether it converged as C's does.
 
     With the ratios of the radius to both distances, and the angle between both ends: in the triangles of centre,
-    contact point and end, sines are to each other as sides, so the root x of
-    ``asin(ratio0 sin x) + asin(ratio1 sin x) - 2 x + angle``. Its gradient is that of the root, not of the iterations.
+    contact point and end, sines are to each other as sides, so it is the root x of
+    ``asin(ratio0 sin x) + asin(ratio1 sin x) - 2 x + angle``. That function falls and is concave, so the iteration
+    goes from the right end straight to the root and needs none of the precautions against leaving it.
+    The gradient is that of the root, not of the iterations.
     """
     numbers = ratio0.detach(), ratio1.detach(), angle.detach()
-    x = torch.full_like(angle, 0.5 * math.pi)
-    value = _mismatch(x, *numbers)
-    failed = value > 0
+    x = torch.full_like(angle, 0.5 * math.pi).detach()
+    value, rate = _mismatch(x, *numbers)
+    possible = value <= 0
     for _ in range(NEWTON_ITERATIONS):
-        moving = ~failed & (value.abs() > NEWTON_TOLERANCE)
-        rate = _mismatch_rate(x, *numbers[:2])
-        sound = rate <= -MINVAL
-        step = value / torch.where(sound, rate, -1.0)
-        failed = failed | (moving & (~sound | (step < 0)))
-        moving = moving & ~failed
-        x = torch.where(moving, x - step, x)
-        value = torch.where(moving, _mismatch(x, *numbers), value)
-        failed = failed | (moving & (value > NEWTON_TOLERANCE))
-    found = ~failed & (value.abs() <= NEWTON_TOLERANCE)
+        x = torch.where(value.abs() > NEWTON_TOLERANCE, x - value / rate, x)
+        value, rate = _mismatch(x, *numbers)
+    found = possible & (value.abs() <= NEWTON_TOLERANCE)
     x = torch.where(found, x, 0.5)
-    rate = _mismatch_rate(x, *numbers[:2])
-    live = _mismatch(x, ratio0, ratio1, angle)
-    return x - (live - live.detach()) / torch.where(rate <= -MINVAL, rate, -1.0), found
+    live, rate = _mismatch(x, ratio0, ratio1, angle)
+    return x - (live - live.detach()) / rate.detach(), found
 
 
-def _mismatch(x: Tensor, ratio0: Tensor, ratio1: Tensor, angle: Tensor) -> Tensor:
+def _mismatch(x: Tensor, ratio0: Tensor, ratio1: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
+    """The function whose root is the angle of incidence, and its derivative, which is negative."""
     s = x.sin()
-    return _asin(ratio0 * s) + _asin(ratio1 * s) - 2.0 * x + angle
+    sine0, sine1 = ratio0 * s, ratio1 * s
+    rate = x.cos() * (ratio0 / _cosine(sine0) + ratio1 / _cosine(sine1)) - 2.0
+    return _asin(sine0) + _asin(sine1) - 2.0 * x + angle, torch.clamp(rate, max=-MINVAL)
+
+
+def _cosine(sine: Tensor) -> Tensor:
+    """Cosine, not quite zero, of an angle of at most a quarter turn."""
+    return torch.clamp(1.0 - sine * sine, min=torch.finfo(sine.dtype).eps ** 2).sqrt()
 
 
 def _asin(x: Tensor) -> Tensor:
     """Arcsine of numbers less than one, whose gradient stays finite where rounding makes them one."""
     return torch.asin(torch.clamp(x, max=1.0 - torch.finfo(x.dtype).eps))
-
-
-def _mismatch_rate(x: Tensor, ratio0: Tensor, ratio1: Tensor) -> Tensor:
-    s = x.sin()
-    parts = [r / torch.clamp(1.0 - s * s * r * r, min=MINVAL * MINVAL).sqrt() for r in (ratio0, ratio1)]
-    return x.cos() * (parts[0] + parts[1]) - 2.0

@@ -17,7 +17,7 @@ SCALE_FLOOR = 1e-6
 
 ENTRYWISE = frozenset({"efc_D"})
 
-STATE_FIELDS = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart")
+STATE_FIELDS = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "warning")
 INPUT_FIELDS = ("ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat")
 POSE_FIELDS = (
     "xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "geom_xpos", "geom_xmat", "site_xpos",
@@ -40,6 +40,7 @@ ROW_FIELDS = ("nefc", "efc_J", "efc_pos", "efc_D", "efc_vel", "efc_aref")
 ACTUATION_FIELDS = ("act_dot", "actuator_force", "qfrc_actuator")
 ACCELERATION_FIELDS = ("qfrc_smooth", "qacc_smooth")
 SOLVE_FIELDS = ("qacc", "qfrc_constraint", "efc_force")
+INVERSE_FIELDS = ("qfrc_inverse", "qfrc_constraint", "efc_force")
 POSITION_FIELDS = (
     *POSE_FIELDS, *COM_FIELDS, *CAMERA_FIELDS, *TENDON_FIELDS, *INERTIA_FIELDS, "qLD", "qLDiagInv", *CONTACT_FIELDS,
     *TRANSMISSION_FIELDS,
@@ -51,7 +52,7 @@ VELOCITY_FIELDS = (
 #: Every field `expected` knows, in the order of the pipeline: the first field in error points at the cause.
 FIELDS: tuple[str, ...] = (
     *STATE_FIELDS, *INPUT_FIELDS, *POSITION_FIELDS, *VELOCITY_FIELDS, *ACTUATION_FIELDS, *ACCELERATION_FIELDS,
-    *SOLVE_FIELDS, "energy",
+    *SOLVE_FIELDS, "energy", "qfrc_inverse",
 )  # fmt: skip
 
 MATRIX_FIELDS = frozenset({"xmat", "ximat", "geom_xmat", "site_xmat", "cam_xmat"})

@@ -117,21 +117,26 @@ def _pair_counts(contacts: Mapping[str, np.ndarray]) -> collections.Counter[tupl
 
 
 def _actuation_bounds(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> dict[str, np.ndarray]:
-    """What rounding of length and velocity does to the forces of stiff affine actuators: (nu,) and (nv,).
+    """What rounding of length and velocity does to the forces of stiff affine actuators: (nout,) and (nv,).
 
     The force is a difference of terms like kp * ctrl and kp * length, each rounded to its own size.
     """
-    if not mjm.nu:
+    force = np.zeros(mjm.nout)
+    if not mjm.nout:
         return {}
     low, high = mjm.actuator_ctrlrange.T
-    ctrl = np.where(mjm.actuator_ctrllimited, np.clip(mjd.ctrl, low, high), mjd.ctrl)
-    inputs = np.stack([np.ones(mjm.nu), np.abs(mjd.actuator_length), np.abs(mjd.actuator_velocity)])
-    affine_gain = mjm.actuator_gaintype == mujoco.mjtGain.mjGAIN_AFFINE
-    affine_bias = mjm.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE
-    gain = np.abs(mjm.actuator_gainprm[:, :3].T) * inputs
+    ctrl = np.abs(np.where(mjm.actuator_ctrllimited, np.clip(mjd.ctrl, low, high), mjd.ctrl))
+    one = np.flatnonzero((mjm.actuator_ctrlnum == 1) & (mjm.actuator_outnum == 1))
+    out = mjm.actuator_outadr[one]
+    inputs = np.stack(
+        [np.ones(len(one)), np.abs(mjd.actuator_length[out]), np.abs(mjd.actuator_velocity[out])]
+    )
+    affine_gain = mjm.actuator_gaintype[one] == mujoco.mjtGain.mjGAIN_AFFINE
+    affine_bias = mjm.actuator_biastype[one] == mujoco.mjtBias.mjBIAS_AFFINE
+    gain = np.abs(mjm.actuator_gainprm[one, :3].T) * inputs
     gain = np.where(affine_gain, gain.sum(axis=0), gain[0])
-    bias = np.where(affine_bias, (np.abs(mjm.actuator_biasprm[:, :3].T) * inputs).sum(axis=0), 0.0)
-    force = _ROUNDING * (gain * np.abs(ctrl) + bias)
+    bias = np.where(affine_bias, (np.abs(mjm.actuator_biasprm[one, :3].T) * inputs).sum(axis=0), 0.0)
+    force[out] = _ROUNDING * (gain * ctrl[mjm.actuator_ctrladr[one]] + bias)
     return {"actuator_force": force, "qfrc_actuator": np.abs(dense_moment(mjm, mjd)).T @ force}
 
 

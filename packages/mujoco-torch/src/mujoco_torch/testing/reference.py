@@ -72,4 +72,5 @@ _DENSE: dict[str, Callable[[mujoco.MjModel, mujoco.MjData], np.ndarray]] = {
     "actuator_moment": dense_moment,
     "ten_J": dense_tendon,
     "efc_J": _dense_jacobian,
+    "warning": lambda _, mjd: np.array([warning.number for warning in mjd.warning]),
 }

@@ -18,6 +18,7 @@ from mujoco_torch.testing.fields import (
     FIELDS,
     GEOMETRY,
     INERTIA_FIELDS,
+    INVERSE_FIELDS,
     PASSIVE_FIELDS,
     POSE_FIELDS,
     POSITION_FIELDS,
@@ -99,8 +100,14 @@ STAGES: dict[str, Stage] = {
         Stage("solve", _ACCELERATION, (mujoco.mj_fwdConstraint,), SOLVE_FIELDS, SOLVED, solves=True),
         Stage("forward", (), (mujoco.mj_forward,), FIELDS, None, solves=True),
         Stage("euler", (mujoco.mj_forward,), (mujoco.mj_Euler,), STATE_FIELDS),
+        Stage("implicit", (mujoco.mj_forward,), (mujoco.mj_implicit,), STATE_FIELDS),
         Stage("rungekutta4", (mujoco.mj_forward,), (_rungekutta4,), STATE_FIELDS, SOLVED, solves=True),
         Stage("step", (), (mujoco.mj_step,), STATE_FIELDS, SOLVED, solves=True),
+        Stage("step1", (), (mujoco.mj_step1,), (*POSITION_FIELDS, *VELOCITY_FIELDS, "energy"), None),
+        Stage("step2", (mujoco.mj_step1,), (mujoco.mj_step2,), STATE_FIELDS, SOLVED, solves=True),
+        Stage("energy_pos", _POSITION, (mujoco.mj_energyPos,), ("energy",)),
+        Stage("energy_vel", _POSITION, (mujoco.mj_energyVel,), ("energy",)),
+        Stage("inverse", (mujoco.mj_forward,), (mujoco.mj_inverse,), INVERSE_FIELDS, SOLVED, solves=True),
     )
 }
 

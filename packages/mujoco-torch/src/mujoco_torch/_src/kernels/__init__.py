@@ -200,15 +200,29 @@ class _Pattern(ctypes.Structure):
 class _System(ctypes.Structure):
     """`SystemSpec` of structure.h."""
 
-    sizes = ("nv", "nbody", "limits", "contacts", "rows", "axes", "iterations", "ls_iterations")
+    sizes = (
+        "nv",
+        "nbody",
+        "ngiven",
+        "nJ",
+        "contacts",
+        "rows",
+        "axes",
+        "ne",
+        "nf",
+        "cone",
+        "solver",
+        "iterations",
+        "ls_iterations",
+    )
     tolerances = ("tolerance", "ls_tolerance")
     arrays = (
         "M_rowadr",
         "M_rownnz",
         "M_colind",
         "dof_bodyid",
-        "limit_dof",
-        "limit_size",
+        "given_start",
+        "given_dof",
         "row_axis",
         "contact_row",
         "side_start",

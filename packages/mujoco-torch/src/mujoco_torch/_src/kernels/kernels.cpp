@@ -6,10 +6,12 @@
 // (a "turn"), since their numbers share memory pages. The algorithms are those of solver/newton.py and solver/mass.py.
 //
 // This is one translation unit; its parts are, in this order, torch_api.h, structure.h, combine.h, simd.h, mass.h,
-// matrix.h, rows.h, factors.h, line_search.h, newton.h and workspace.h. An operator takes the dispatcher's stack of
-// arguments, each a handle or an integer, and leaves its results there. Plain C interface at the end of this file.
+// matrix.h, rows.h, factors.h, penalty.h, line_search.h, newton.h, workspace.h and elimination.h. An operator takes the
+// dispatcher's stack of arguments, each a handle or an integer, and leaves its results there. Plain C interface at the
+// end of this file.
 
 #include "combine.h"
+#include "elimination.h"
 #include "workspace.h"
 
 namespace {
@@ -167,35 +169,89 @@ void hessian_solve_op(uint64_t* stack) {
   stack[0] = out.release();
 }
 
-// solve(M, cdof, subtree_com, contact_pos, contact_frame, row_edge, limit_axis, D, reference, damping, qvel,
-//       qfrc_smooth, qacc_smooth, qacc_warmstart, system) -> (Tensor, Tensor, Tensor)
+thread_local Buffer elimination_buffer;
+
+// solve_dense(A, b) -> Tensor, of dense A (n, n, B)
+void solve_dense_op(uint64_t* stack) {
+  const Input matrix(stack[0]), b(stack[1]);
+  const int64_t n = b.shape[0], worlds = b.worlds();
+  matrix.expect("A", {n, n, worlds}, b);
+  b.expect("b", {n, worlds}, b);
+  Output out({n, worlds}, b.dtype);
+  with_type(b, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const T *m = matrix.as<T>(), *right = b.as<T>();
+    T* result = out.as<T>();
+    const int64_t groups = (worlds + kLanes<T> - 1) / kLanes<T>;
+    std::atomic<bool> failed{false};
+    parallel(groups, 8, [&](int64_t begin, int64_t end) {
+      char* memory = nullptr;
+      try {
+        memory = elimination_buffer.reserve(size_t(n * n + 2 * n) * sizeof(Vec<T>));
+      } catch (const std::bad_alloc&) {
+        failed = true;
+        return;
+      }
+      Arena arena{memory};
+      Vec<T>*a = arena.take<Vec<T>>(size_t(n * n)), *x = arena.take<Vec<T>>(size_t(n));
+      int64_t* columns = arena.take<int64_t>(size_t(n));
+      for (int64_t g = begin; g < end; ++g) {
+        const int64_t world = g * kLanes<T>, left = worlds - world;
+        const int count = int(left < kLanes<T> ? left : kLanes<T>);
+        load_vector<T>(m + world, n * n, worlds, count, a, int(n * n));
+        load_vector<T>(right + world, n, worlds, count, x, int(n));
+        eliminate<T>(a, x, columns, n);
+        store_vector<T>(result + world, x, n, worlds, count);
+      }
+    });
+    if (failed) throw std::runtime_error("mujoco_torch: no memory for the elimination");
+  });
+  stack[0] = out.release();
+}
+
+// solve(M, cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac, given_D, given_ref, contact_D,
+//       contact_ref, row_scale, cone_friction, damping, frictionloss, qvel, qfrc_smooth, qacc_smooth, qacc_warmstart,
+//       system) -> (Tensor, Tensor, Tensor)
 void solve_op(uint64_t* stack) {
   const Input mass(stack[0]), cdof(stack[1]), com(stack[2]), pos(stack[3]), frame(stack[4]), edge(stack[5]),
-      axis(stack[6]), weight(stack[7]), reference(stack[8]), damping(stack[9]), qvel(stack[10]), force(stack[11]),
-      smooth(stack[12]), warmstart(stack[13]);
-  const System& s = systems.find(int64_t(stack[14]));
-  const int64_t nv = s.nv, worlds = force.worlds(), constraints = s.constraints();
+      given(stack[6]), given_D(stack[7]), given_ref(stack[8]), contact_D(stack[9]), contact_ref(stack[10]),
+      scale(stack[11]), friction(stack[12]), damping(stack[13]), loss(stack[14]), qvel(stack[15]), force(stack[16]),
+      smooth(stack[17]), warmstart(stack[18]);
+  const System& s = systems.find(int64_t(stack[19]));
+  const int64_t nv = s.nv, worlds = force.worlds(), reference_axes = contact_ref.shape[0];
   mass.expect("M", {s.nC(), worlds}, mass);
   cdof.expect("cdof", {6, nv, worlds}, mass);
   com.expect("subtree_com", {3, s.nbody, worlds}, mass);
   pos.expect("contact_pos", {3, s.contacts, worlds}, mass);
   frame.expect("contact_frame", {9, s.contacts, worlds}, mass);
   edge.expect("row_edge", {s.axes, s.rows, 1}, mass);
-  axis.expect("limit_axis", {3, s.limits, axis.worlds() == 1 ? 1 : worlds}, mass);
-  weight.expect("D", {constraints, worlds}, mass);
-  reference.expect("reference", {constraints, worlds}, mass);
-  damping.expect("damping", {constraints, 1}, mass);
+  given.expect("given_jac", {s.nJ, given.worlds() == 1 ? 1 : worlds}, mass);
+  given_D.expect("given_D", {s.ngiven, worlds}, mass);
+  given_ref.expect("given_ref", {s.ngiven, worlds}, mass);
+  contact_D.expect("contact_D", {s.contacts, worlds}, mass);
+  contact_ref.expect("contact_ref", {reference_axes == 1 ? 1 : s.axes, s.contacts, worlds}, mass);
+  scale.expect("row_scale", {s.rows, 1}, mass);
+  friction.expect("cone_friction", {s.cone ? s.axes : 0, s.contacts, 1}, mass);
+  damping.expect("damping", {s.ngiven + s.rows, 1}, mass);
+  loss.expect("frictionloss", {s.nf, 1}, mass);
   for (const Input* x : {&qvel, &force, &smooth, &warmstart}) x->expect("a vector of the joint space", {nv, worlds}, mass);
   Output qacc({nv, worlds}, mass.dtype), qfrc({nv, worlds}, mass.dtype), niter({worlds}, torch.int32);
   with_type(mass, [&](auto type) {
     using T = typename decltype(type)::type;
-    const Factors<T> factors{&s, cdof.as<T>(), com.as<T>(), pos.as<T>(), frame.as<T>(), edge.as<T>(), axis.as<T>(),
-                             weight.as<T>(), reference.as<T>(), damping.as<T>(), qvel.as<T>(), worlds,
-                             axis.worlds() == 1};
+    const Factors<T> factors{&s, cdof.as<T>(), com.as<T>(), pos.as<T>(), frame.as<T>(), edge.as<T>(), given.as<T>(),
+                             given_D.as<T>(), given_ref.as<T>(), contact_D.as<T>(), contact_ref.as<T>(),
+                             scale.as<T>(), friction.as<T>(), damping.as<T>(), loss.as<T>(), qvel.as<T>(), worlds, reference_axes,
+                             given.worlds() == 1};
     const Problem<T> problem{&s, factors, mass.as<T>(), force.as<T>(), smooth.as<T>(), warmstart.as<T>(),
                              qacc.as<T>(), qfrc.as<T>(), niter.as<int32_t>(), worlds};
-    for_turns<T>(nv, s.nC(), s.all_rows(), worlds,
-                 [&](Work<T>* works, const Turn& turn) { solve_turn<T>(problem, works, turn); });
+    const auto body = [&](Work<T>* works, const Turn& turn) {
+      if (s.general()) {
+        solve_turn<T, true>(problem, works, turn);
+      } else {
+        solve_turn<T, false>(problem, works, turn);
+      }
+    };
+    for_turns<T>(nv, s.nC(), s.slots(), worlds, body, s.cone_slots());
   });
   stack[0] = qacc.release();
   stack[1] = qfrc.release();
@@ -224,6 +280,7 @@ MJT_OPERATOR(mass_matrix)
 MJT_OPERATOR(factor_m)
 MJT_OPERATOR(solve_m)
 MJT_OPERATOR(hessian_solve)
+MJT_OPERATOR(solve_dense)
 MJT_OPERATOR(solve)
 
 }  // extern "C"

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "rows.h"
+#include "penalty.h"
 
 namespace {
 
@@ -26,19 +26,27 @@ struct Line {
 };
 
 // Cost above the start's, slope and curvature at `n` steps in one pass over the rows.
-template <class T, int n>
+template <class T, bool general, int n>
 void evaluate(const Line<T>& line, const Vec<T>* alpha, Point<T>* out) {
   const Rows<T>& rows = *line.rows;
   Vec<T> cost[n] = {}, slope[n] = {}, curvature[n] = {};
-  for (int k = 0; k < rows.count; ++k) {
+  for (int k = 0; k < rows.plain; ++k) {
     const Vec<T> start = rows.residual[k], rate = rows.rate[k], weight = rows.weight[k];
-    const Vec<T> below_start = negative<T>(start), pull = weight * rate, stiff = pull * rate;
+    const Vec<T> below_start = within<T, general>(rows, k, start), pull = weight * rate, stiff = pull * rate;
     for (int e = 0; e < n; ++e) {
       const Vec<T> residual = start + alpha[e] * rate;
-      const Vec<T> below = negative<T>(residual);
+      const Vec<T> below = within<T, general>(rows, k, residual);
       cost[e] += weight * (below - below_start) * (below + below_start);
+      if (general) {  // beyond its bounds a row's cost is linear
+        cost[e] += T(2) * weight * (below * (residual - below) - below_start * (start - below_start));
+      }
       slope[e] += pull * below;
-      curvature[e] += residual < 0 ? stiff : Vec<T>{};
+      curvature[e] += is_stiff<T, general>(rows, k, residual) ? stiff : Vec<T>{};
+    }
+  }
+  if (general) {
+    for (int c = 0; c < cones<T>(rows); ++c) {
+      for (int e = 0; e < n; ++e) evaluate_cone<T>(rows, c, alpha[e], &cost[e], &slope[e], &curvature[e]);
     }
   }
   for (int e = 0; e < n; ++e) {
@@ -74,12 +82,12 @@ inline Mask<T> tighten(Point<T>& end, const Point<T>* candidates) {
 }
 
 // Shrink the bracket [near, far] by Newton steps from both ends and by the midpoint, in the worlds `searching`.
-template <class T>
+template <class T, bool general>
 void bracket(const Line<T>& line, const Point<T>& start, Point<T> near, Point<T> far, Vec<T> tolerance,
              Mask<T> searching, Mask<T> evaluations, int limit, Point<T>& result) {
   Point<T> found[3];
   Vec<T> alpha[3] = {newton_step(near), T(0.5) * (near.alpha + far.alpha)};
-  evaluate<T, 2>(line, alpha, found);
+  evaluate<T, general, 2>(line, alpha, found);
   Point<T> candidates[3] = {found[0], near, found[1]};
   evaluations -= searching;
   for (;;) {
@@ -111,7 +119,7 @@ void bracket(const Line<T>& line, const Point<T>& start, Point<T> near, Point<T>
     alpha[0] = newton_step(near);
     alpha[1] = newton_step(far);
     alpha[2] = T(0.5) * (near.alpha + far.alpha);
-    evaluate<T, 3>(line, alpha, found);
+    evaluate<T, general, 3>(line, alpha, found);
     candidates[0] = pick<T>(near_moved, found[0], candidates[0]);
     candidates[1] = pick<T>(far_moved, found[1], candidates[1]);
     candidates[2] = found[2];
@@ -120,23 +128,20 @@ void bracket(const Line<T>& line, const Point<T>& start, Point<T> near, Point<T>
 }
 
 // Step of least cost along the line; the start where `done` or where nothing better is found.
-template <class T>
+template <class T, bool general>
 Point<T> search_line(const Line<T>& line, Vec<T> tolerance, Mask<T> done, int limit) {
   Point<T> start, first;
+  if (general) prepare_cones<T>(*line.rows);
   Vec<T> alpha = {};
-  evaluate<T, 1>(line, &alpha, &start);
-  Vec<T> rows = {};
-  for (int k = 0; k < line.rows->count; ++k) {
-    const Vec<T> below = negative<T>(line.rows->residual[k]);
-    rows += line.rows->weight[k] * below * below;
-  }
+  evaluate<T, general, 1>(line, &alpha, &start);
+  const Vec<T> rows = row_cost<T, general>(*line.rows, line.rows->residual);
   const Vec<T> terms = square_root<T>(rows * floor_at<T>(start.curvature - T(2) * line.quadratic, T(0))) +
                        absolute<T>(line.linear);
   const Vec<T> noise = T(8) * std::numeric_limits<T>::epsilon() * terms;
   tolerance = tolerance > noise ? tolerance : noise;
 
   alpha = newton_step(start);
-  evaluate<T, 1>(line, &alpha, &first);
+  evaluate<T, general, 1>(line, &alpha, &first);
   Point<T> result = pick<T>(done, start, first);
   Mask<T> evaluations = Mask<T>{} + 2;
   Mask<T> searching = ~done & (absolute<T>(first.slope) >= tolerance) & (evaluations < limit);
@@ -147,7 +152,7 @@ Point<T> search_line(const Line<T>& line, Vec<T> tolerance, Mask<T> done, int li
   while (any<T>(searching)) {
     Point<T> trial;
     alpha = newton_step(near);
-    evaluate<T, 1>(line, &alpha, &trial);
+    evaluate<T, general, 1>(line, &alpha, &trial);
     far = pick<T>(searching, near, far);
     near = pick<T>(searching, trial, near);
     evaluations -= searching;
@@ -156,7 +161,7 @@ Point<T> search_line(const Line<T>& line, Vec<T> tolerance, Mask<T> done, int li
     searching = going & ((rising ? near.slope : -near.slope) <= -tolerance);
     bracketed |= going & ~searching;
   }
-  if (any<T>(bracketed)) bracket<T>(line, start, near, far, tolerance, bracketed, evaluations, limit, result);
+  if (any<T>(bracketed)) bracket<T, general>(line, start, near, far, tolerance, bracketed, evaluations, limit, result);
   return result;
 }
 

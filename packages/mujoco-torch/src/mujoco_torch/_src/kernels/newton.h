@@ -1,4 +1,4 @@
-// Newton's method of newton.py for a group of worlds.
+// Newton's method and conjugate gradients of newton.py for a group of worlds.
 
 #pragma once
 
@@ -24,6 +24,7 @@ struct Problem {
 template <class T>
 struct Work {
   Vec<T> *mass, *sum, *hessian, *inverse, *panel, *force, *qacc, *smooth, *momentum, *grad, *search, *search_momentum;
+  Vec<T>*solved, *old_grad, *old_solved;  // M^-1 grad; both before a step of conjugate gradients
   Vec<T>* sparse;  // M as it comes
   Arms<T> arms;
   Rows<T> rows;
@@ -49,28 +50,14 @@ void pack_mass(const System& s, const T* mass, int64_t worlds, int64_t world, in
   }
 }
 
-template <class T>
+template <class T, bool general>
 void gradient(const Work<T>& w, int nb) {
-  const Rows<T>& rows = w.rows;
   for (int i = 0; i < nb * kTile; ++i) w.grad[i] = w.momentum[i] - w.force[i];
-  for (int k = 0; k < rows.count; ++k) {
-    const Vec<T> pull = rows.weight[k] * negative<T>(rows.residual[k]);
-    if (any<T>(pull != 0)) add_multiple<T>(rows, k, pull, w.grad, nb);
-  }
-}
-
-template <class T>
-Vec<T> row_cost(const Rows<T>& rows, const Vec<T>* product) {
-  Vec<T> sum = {};
-  for (int k = 0; k < rows.count; ++k) {
-    const Vec<T> below = negative<T>(product[k]);
-    sum += rows.weight[k] * below * below;
-  }
-  return sum;
+  add_pull<T, general>(w.rows, w.rows.residual, w.grad, nb);
 }
 
 // The cheaper of the two starting points into qacc, momentum and residual.
-template <class T>
+template <class T, bool general>
 void choose_start(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
   const System& s = *p.system;
   const int nb = tiles(s.nv), padded = nb * kTile;
@@ -84,9 +71,9 @@ void choose_start(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
     rows.rate[k] -= rows.aref[k];
   }
   multiply_sparse<T>(s, w.sparse, w.qacc, w.momentum, padded);
-  Vec<T> warm = row_cost<T>(rows, rows.residual);
+  Vec<T> warm = row_cost<T, general>(rows, rows.residual);
   for (int i = 0; i < padded; ++i) warm += (w.momentum[i] - w.force[i]) * (w.qacc[i] - w.smooth[i]);
-  const Mask<T> smooth = (warm > row_cost<T>(rows, rows.rate)) | ~rows.constrained;
+  const Mask<T> smooth = (warm > row_cost<T, general>(rows, rows.rate)) | ~rows.constrained;
   if (!any<T>(smooth)) return;
   multiply_sparse<T>(s, w.sparse, w.smooth, w.search_momentum, padded);
   for (int i = 0; i < padded; ++i) {
@@ -96,21 +83,83 @@ void choose_start(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
   for (int k = 0; k < rows.count; ++k) rows.residual[k] = smooth ? rows.rate[k] : rows.residual[k];
 }
 
+template <class T>
+constexpr T kHagerZhang = T(0.01);
+
+// The factor of M to w.hessian.
+template <class T>
+void factorize_mass(Work<T>& w, int nb) {
+  std::memcpy(w.hessian, w.mass, matrix_size(nb) * sizeof(Vec<T>));
+  factorize<T>(w.hessian, w.inverse, w.panel, nb);
+}
+
+// M^-1 grad to w.solved, with the factor at hand.
+template <class T>
+void solve_mass(Work<T>& w, int nb) {
+  std::memcpy(w.solved, w.grad, nb * kTile * sizeof(Vec<T>));
+  substitute<T>(w.hessian, w.inverse, w.solved, nb);
+}
+
 // Worlds in which the gradient and the duality gap 1/2 g' M^-1 g prove that the start is good enough.
 template <class T>
 Mask<T> certified(Work<T>& w, Vec<T> scale, Mask<T> done, T tolerance, int nb) {
   const int padded = nb * kTile;
   const Mask<T> flat = scale * square_root<T>(dot<T>(w.grad, w.grad, padded)) < tolerance;
   if (!any<T>(flat & ~done)) return Mask<T>{};
-  std::memcpy(w.hessian, w.mass, matrix_size(nb) * sizeof(Vec<T>));
+  factorize_mass<T>(w, nb);
+  solve_mass<T>(w, nb);
+  return flat & (scale * T(0.5) * dot<T>(w.grad, w.solved, padded) < tolerance);
+}
+
+// Minus H^-1 times the gradient. H is kept beside its factor: from one iteration to the next few rows change.
+template <class T, bool general>
+void newton_direction(Work<T>& w, Mask<T> done, int nb) {
+  Rows<T>& rows = w.rows;
+  Mask<T> left = {};
+  for (int k = 0; k < rows.plain; ++k) {
+    const Vec<T> stiffness = is_stiff<T, general>(rows, k, rows.residual[k]) ? rows.weight[k] : Vec<T>{};
+    rows.rate[k] = done ? Vec<T>{} : stiffness - rows.stiffness[k];
+    rows.stiffness[k] += rows.rate[k];
+    left |= rows.rate[k] < 0;
+  }
+  for (int k = rows.plain; k < rows.count; ++k) rows.rate[k] = Vec<T>{};
+  if (sizeof(T) == 4 && any<T>(left)) {  // taking a stiff row out again leaves its rounding, too much in float32
+    std::memcpy(w.sum, w.mass, matrix_size(nb) * sizeof(Vec<T>));
+    for (int k = 0; k < rows.plain; ++k) rows.rate[k] = rows.stiffness[k];
+  }
+  add_rows<T>(rows, rows.rate, w.sum, nb);
+  std::memcpy(w.hessian, w.sum, matrix_size(nb) * sizeof(Vec<T>));
+  if (general && rows.count > rows.plain) add_cones<T>(rows, w.hessian, nb);
   factorize<T>(w.hessian, w.inverse, w.panel, nb);
-  std::memcpy(w.search, w.grad, padded * sizeof(Vec<T>));
+  for (int i = 0; i < nb * kTile; ++i) w.search[i] = -w.grad[i];
   substitute<T>(w.hessian, w.inverse, w.search, nb);
-  return flat & (scale * T(0.5) * dot<T>(w.grad, w.search, padded) < tolerance);
+}
+
+// The next direction of conjugate gradients, by Hager and Zhang's formula: newton.py, _conjugate_direction.
+template <class T>
+void conjugate_direction(Work<T>& w, int nb) {
+  const int padded = nb * kTile;
+  Vec<T> along = {}, bend = {}, along_new = {}, ahead = {};
+  std::memcpy(w.old_solved, w.solved, padded * sizeof(Vec<T>));
+  solve_mass<T>(w, nb);
+  for (int i = 0; i < padded; ++i) {
+    const Vec<T> change = w.grad[i] - w.old_grad[i], change_solved = w.solved[i] - w.old_solved[i];
+    along += w.search[i] * change;
+    bend += change * change_solved;
+    ahead += change_solved * w.grad[i];
+    along_new += w.search[i] * w.grad[i];
+  }
+  const Vec<T> safe = absolute<T>(along) < kMinVal<T> ? fill<T>(kMinVal<T>) : along;
+  const Vec<T> length = square_root<T>(dot<T>(w.search, w.search, padded));
+  const Vec<T> steep = square_root<T>(dot<T>(w.old_grad, w.old_grad, padded));
+  const Vec<T> least = T(-1) / floor_at<T>(length * (steep > kHagerZhang<T> ? fill<T>(kHagerZhang<T>) : steep), kMinVal<T>);
+  Vec<T> beta = (ahead - T(2) * bend / safe * along_new) / safe;
+  beta = beta < least ? least : beta;
+  for (int i = 0; i < padded; ++i) w.search[i] = beta * w.search[i] - w.solved[i];
 }
 
 // The solve of a group whose M and rows are in the workspace.
-template <class T>
+template <class T, bool general>
 Mask<T> iterate(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
   const System& s = *p.system;
   const int nb = tiles(s.nv), padded = nb * kTile;
@@ -121,32 +170,23 @@ Mask<T> iterate(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
   const Vec<T> scale = T(1) / floor_at<T>(trace, kMinVal<T>);
   const T tolerance = T(s.tolerance);
 
-  choose_start<T>(p, w, world, count);
-  gradient<T>(w, nb);
+  choose_start<T, general>(p, w, world, count);
+  gradient<T, general>(w, nb);
   Mask<T> niter = {};
   Mask<T> done = ~rows.constrained;
   done |= certified<T>(w, scale, done, tolerance, nb);
-  // The Hessian M + J' diag(stiffness) J is kept beside its factor: from one iteration to the next few rows change.
-  std::memcpy(w.sum, w.mass, matrix_size(nb) * sizeof(Vec<T>));
-  for (int k = 0; k < rows.count; ++k) rows.stiffness[k] = Vec<T>{};
+  const bool newton = !general || s.solver == kNewton;
+  if (newton) {
+    std::memcpy(w.sum, w.mass, matrix_size(nb) * sizeof(Vec<T>));
+    for (int k = 0; k < rows.plain; ++k) rows.stiffness[k] = Vec<T>{};
+  } else if (any<T>(~done)) {
+    factorize_mass<T>(w, nb);
+    solve_mass<T>(w, nb);
+    for (int i = 0; i < padded; ++i) w.search[i] = -w.solved[i];
+  }
   for (int step = 0; step < s.iterations && any<T>(~done); ++step) {
-    Mask<T> left = {};
-    for (int k = 0; k < rows.count; ++k) {
-      const Vec<T> stiffness = rows.residual[k] < 0 ? rows.weight[k] : Vec<T>{};
-      rows.rate[k] = done ? Vec<T>{} : stiffness - rows.stiffness[k];
-      rows.stiffness[k] += rows.rate[k];
-      left |= rows.rate[k] < 0;
-    }
-    if (sizeof(T) == 4 && any<T>(left)) {  // taking a stiff row out again leaves its rounding, too much in float32
-      std::memcpy(w.sum, w.mass, matrix_size(nb) * sizeof(Vec<T>));
-      for (int k = 0; k < rows.count; ++k) rows.rate[k] = rows.stiffness[k];
-    }
-    add_rows<T>(rows, rows.rate, w.sum, nb);
-    std::memcpy(w.hessian, w.sum, matrix_size(nb) * sizeof(Vec<T>));
-    factorize<T>(w.hessian, w.inverse, w.panel, nb);
-    for (int i = 0; i < padded; ++i) w.search[i] = -w.grad[i];
-    substitute<T>(w.hessian, w.inverse, w.search, nb);
-    if (step > 0) {
+    if (newton) newton_direction<T, general>(w, done, nb);
+    if (newton && step > 0) {
       const Vec<T> decrement = T(-0.5) * dot<T>(w.grad, w.search, padded);
       done |= ~(scale * decrement >= tolerance);
       if (!any<T>(~done)) break;
@@ -158,7 +198,7 @@ Mask<T> iterate(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
     for (int i = 0; i < padded; ++i) line.linear += w.search[i] * (w.momentum[i] - w.force[i]);
     const Vec<T> length = square_root<T>(dot<T>(w.search, w.search, padded));
     const Vec<T> slope_tolerance = T(s.tolerance * s.ls_tolerance) * length / scale;
-    const Point<T> found = search_line<T>(line, slope_tolerance, done | (length < kMinVal<T>), int(s.ls_iterations));
+    const Point<T> found = search_line<T, general>(line, slope_tolerance, done | (length < kMinVal<T>), int(s.ls_iterations));
 
     done |= found.alpha == 0;
     const Vec<T> alpha = done ? Vec<T>{} : found.alpha;
@@ -169,29 +209,30 @@ Mask<T> iterate(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
     for (int k = 0; k < rows.count; ++k) {
       rows.residual[k] = done ? rows.residual[k] : rows.residual[k] + alpha * rows.rate[k];
     }
-    gradient<T>(w, nb);
+    if (!newton) std::memcpy(w.old_grad, w.grad, padded * sizeof(Vec<T>));
+    gradient<T, general>(w, nb);
     niter -= ~done;
     const Vec<T> improvement = -scale * found.cost;
     const Vec<T> slope = scale * square_root<T>(dot<T>(w.grad, w.grad, padded));
     done |= ((improvement > 0) & (improvement < tolerance)) | ~(slope >= tolerance);
+    if (!newton && any<T>(~done)) conjugate_direction<T>(w, nb);
   }
   return niter;
 }
 
 // The joint forces of the group's rows at w.qacc, to w.grad.
-template <class T>
+template <class T, bool general>
 void forces(const Problem<T>& p, Work<T>& w) {
-  const int nb = tiles(p.system->nv);
+  const int nb = tiles(p.system->nv), padded = nb * kTile;
   Rows<T>& rows = w.rows;
-  for (int i = 0; i < nb * kTile; ++i) w.grad[i] = Vec<T>{};
+  for (int i = 0; i < padded; ++i) w.grad[i] = Vec<T>{};
   row_products<T>(rows, w.qacc, rows.rate, nb);
-  for (int k = 0; k < rows.count; ++k) {
-    const Vec<T> pull = -rows.weight[k] * negative<T>(rows.rate[k] - rows.aref[k]);
-    if (any<T>(pull != 0)) add_multiple<T>(rows, k, pull, w.grad, nb);
-  }
+  for (int k = 0; k < rows.count; ++k) rows.rate[k] -= rows.aref[k];
+  add_pull<T, general>(rows, rows.rate, w.grad, nb);
+  for (int i = 0; i < padded; ++i) w.grad[i] = -w.grad[i];
 }
 
-template <class T>
+template <class T, bool general>
 void solve_turn(const Problem<T>& p, Work<T>* works, const Turn& turn) {
   const System& s = *p.system;
   Rows<T>* rows[kTurn];
@@ -204,11 +245,11 @@ void solve_turn(const Problem<T>& p, Work<T>* works, const Turn& turn) {
     Mask<T> niter = {};
     if (rows[g]->count) {
       pack_mass<T>(s, p.mass, p.worlds, world, count, w);
-      niter = iterate<T>(p, w, world, count);
+      niter = iterate<T, general>(p, w, world, count);
     } else {
       load_vector<T>(p.qacc_smooth + world, s.nv, p.worlds, count, w.qacc, int(s.nv));
     }
-    forces<T>(p, w);
+    forces<T, general>(p, w);
     store_vector<T>(p.qacc + world, w.qacc, s.nv, p.worlds, count);
     store_vector<T>(p.qfrc_constraint + world, w.grad, s.nv, p.worlds, count);
     for (int lane = 0; lane < count; ++lane) p.niter[world + lane] = int32_t(niter[lane]);

@@ -9,6 +9,8 @@
 
 namespace {
 
+constexpr int kMaxAxes = 6;  // normal, two tangents, and the torques about them
+
 // A run of rows with stiffness in some world and the same blocks: the rows of a contact.
 struct Span {
   uint64_t blocks;
@@ -26,6 +28,8 @@ struct Entry {
 template <class T>
 struct Rows {
   int count;            // of slots
+  int plain;            // slots of rows by themselves; those of elliptic cones follow, `axes` to a cone
+  int axes;
   bool contacts;        // whether any slot holds a contact's row
   Mask<T> constrained;  // worlds with any row
   Vec<T>* jac;
@@ -35,6 +39,12 @@ struct Rows {
   Vec<T>* residual;
   Vec<T>* rate;
   Vec<T>* stiffness;
+  Vec<T>* low;          // bounds of the residual within which a row's force grows; of general systems
+  Vec<T>* high;
+  Vec<T>* cone_weight;  // of each cone: c of penalty.py, and mu
+  Vec<T>* cone_mu;
+  Vec<T>* cone_line;    // of each cone: six numbers of the line search
+  Vec<T>* bent;         // of each slot of a cone: rows that make its second derivative
   uint64_t* blocks;
   int* active;
   Vec<T>* scaled;
@@ -51,7 +61,7 @@ inline bool has_block(uint64_t blocks, int block) { return blocks & block_bit(bl
 
 template <class T>
 void clear(Rows<T>& rows) {
-  rows.count = rows.entry_count = 0;
+  rows.count = rows.plain = rows.entry_count = 0;
   rows.contacts = false;
   rows.constrained = Mask<T>{};
   for (int& filled : rows.filled) filled = 0;

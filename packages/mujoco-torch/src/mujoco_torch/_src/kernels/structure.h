@@ -33,10 +33,10 @@ struct Pattern {
 
 // What Python passes: `_System` in __init__.py has the same fields in the same order.
 struct SystemSpec {
-  int64_t nv, nbody, limits, contacts, rows, axes, iterations, ls_iterations;
+  int64_t nv, nbody, ngiven, nJ, contacts, rows, axes, ne, nf, cone, solver, iterations, ls_iterations;
   double tolerance, ls_tolerance;
   const int64_t *M_rowadr, *M_rownnz, *M_colind, *dof_bodyid;
-  const int64_t *limit_dof, *limit_size;
+  const int64_t *given_start, *given_dof;             // first value of each given row, then their number; their dofs
   const int64_t *row_axis;                            // of each contact row
   const int64_t *contact_row;                         // first row of each contact, then their number
   const int64_t *side_start, *side_root;              // the sides of each contact, and the tree each is described in
@@ -47,50 +47,63 @@ struct Column {
   int dof, sign;
 };
 
-// The structure of the constraint problem of a model. Constraints are its limits, then its contacts.
+constexpr int64_t kNewton = 2;  // mjSOL_NEWTON
+
+// The structure of the constraint problem of a model. Constraints are its given rows, then its contacts.
 struct System {
-  int64_t nv, nbody, limits, contacts, rows, axes, iterations, ls_iterations;
+  int64_t nv, nbody, ngiven, nJ, contacts, rows, axes, ne, nf, cone, solver, iterations, ls_iterations;
   double tolerance, ls_tolerance;
-  std::vector<int64_t> M_rowadr, M_rownnz, M_colind, dof_bodyid, limit_dof, limit_size, row_axis, contact_row;
+  std::vector<int64_t> M_rowadr, M_rownnz, M_colind, dof_bodyid, given_start, given_dof, row_axis, contact_row;
   std::vector<int64_t> side_start, side_root, column_start;
   std::vector<Column> columns;
   std::vector<uint64_t> blocks;  // tile columns of J that a constraint touches
-  std::vector<int> order;        // of filling the slots
+  std::vector<int> order;        // of filling the slots: cones last
+  int64_t cones = 0;
 
   explicit System(const SystemSpec& s)
-      : nv(s.nv), nbody(s.nbody), limits(s.limits), contacts(s.contacts), rows(s.rows), axes(s.axes),
-        iterations(s.iterations), ls_iterations(s.ls_iterations), tolerance(s.tolerance),
+      : nv(s.nv), nbody(s.nbody), ngiven(s.ngiven), nJ(s.nJ), contacts(s.contacts), rows(s.rows), axes(s.axes),
+        ne(s.ne), nf(s.nf), cone(s.cone), solver(s.solver), iterations(s.iterations), ls_iterations(s.ls_iterations), tolerance(s.tolerance),
         ls_tolerance(s.ls_tolerance), M_rowadr(s.M_rowadr, s.M_rowadr + s.nv),
         M_rownnz(s.M_rownnz, s.M_rownnz + s.nv), dof_bodyid(s.dof_bodyid, s.dof_bodyid + s.nv),
-        limit_dof(s.limit_dof, s.limit_dof + s.limits), limit_size(s.limit_size, s.limit_size + s.limits),
+        given_start(s.given_start, s.given_start + s.ngiven + 1), given_dof(s.given_dof, s.given_dof + s.nJ),
         row_axis(s.row_axis, s.row_axis + s.rows), contact_row(s.contact_row, s.contact_row + s.contacts + 1),
         side_start(s.side_start, s.side_start + s.contacts + 1),
         side_root(s.side_root, s.side_root + s.side_start[s.contacts]),
         column_start(s.column_start, s.column_start + s.side_start[s.contacts] + 1) {
     M_colind.assign(s.M_colind, s.M_colind + nC());
     for (int64_t e = 0; e < column_start.back(); ++e) columns.push_back({int(s.column_dof[e]), int(s.column_sign[e])});
+    for (int64_t i = 0; i < constraints(); ++i) cones += is_cone(i);
   }
 
   int64_t nC() const { return nv ? M_rowadr[nv - 1] + M_rownnz[nv - 1] : 0; }
-  int64_t constraints() const { return limits + contacts; }
-  int64_t all_rows() const { return limits + rows; }
+  int64_t constraints() const { return ngiven + contacts; }
+  bool is_cone(int64_t constraint) const {
+    const int64_t contact = constraint - ngiven;
+    return cone && contact >= 0 && contact_row[size_t(contact) + 1] - contact_row[size_t(contact)] > 1;
+  }
+  // Whether there is more than rows that only push, and Newton's method.
+  bool general() const { return ne || nf || cones || solver != kNewton; }
+  // Slots that a world can use: each cone has as many as the contact with most axes.
+  int64_t slots() const { return cones ? constraints() - cones + cone_slots() : ngiven + rows; }
+  int64_t cone_slots() const { return cones * axes; }
 
   // Constraints of many blocks first, so that the worlds' rows in a slot are alike (humanoid: the slots of a group then
   // add to 340 tiles of H in all, in the order of rows to 410).
   template <class Bit>
   void list_blocks(const Bit& block_bit) {
     blocks.assign(size_t(constraints()), 0);
-    for (int64_t r = 0; r < limits; ++r) {
-      for (int64_t k = 0; k < limit_size[r]; ++k) blocks[r] |= block_bit(limit_dof[r] + k);
+    for (int64_t r = 0; r < ngiven; ++r) {
+      for (int64_t e = given_start[r]; e < given_start[r + 1]; ++e) blocks[r] |= block_bit(given_dof[e]);
     }
     for (int64_t c = 0; c < contacts; ++c) {
       for (int64_t e = column_start[side_start[c]]; e < column_start[side_start[c + 1]]; ++e) {
-        blocks[limits + c] |= block_bit(columns[e].dof);
+        blocks[ngiven + c] |= block_bit(columns[e].dof);
       }
     }
     order.resize(blocks.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [this](int a, int b) {
+      if (is_cone(a) != is_cone(b)) return is_cone(b);
       return __builtin_popcountll(blocks[a]) > __builtin_popcountll(blocks[b]);
     });
   }

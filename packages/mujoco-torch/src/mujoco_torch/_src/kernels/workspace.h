@@ -47,7 +47,7 @@ struct Arena {
 };
 
 template <class T>
-Work<T> lay_out(Arena& arena, int64_t nv, int64_t nC, int64_t nefc) {
+Work<T> lay_out(Arena& arena, int64_t nv, int64_t nC, int64_t nefc, int64_t cone_slots) {
   const int nb = tiles(nv);
   const size_t padded = size_t(nb) * kTile, n = size_t(nefc);
   Work<T> w;
@@ -56,10 +56,12 @@ Work<T> lay_out(Arena& arena, int64_t nv, int64_t nC, int64_t nefc) {
   w.sum = arena.take<Vec<T>>(matrix_size(nb));
   w.hessian = arena.take<Vec<T>>(matrix_size(nb));
   w.panel = arena.take<Vec<T>>(padded * kTile);
-  for (Vec<T>** x : {&w.inverse, &w.force, &w.qacc, &w.smooth, &w.momentum, &w.grad, &w.search, &w.search_momentum}) {
+  for (Vec<T>** x : {&w.inverse, &w.force, &w.qacc, &w.smooth, &w.momentum, &w.grad, &w.search, &w.search_momentum,
+                     &w.solved, &w.old_grad, &w.old_solved}) {
     *x = arena.take<Vec<T>>(padded);
   }
-  for (Vec<T>** x : {&w.rows.weight, &w.rows.aref, &w.rows.damping, &w.rows.residual, &w.rows.rate, &w.rows.stiffness}) {
+  for (Vec<T>** x : {&w.rows.weight, &w.rows.aref, &w.rows.damping, &w.rows.residual, &w.rows.rate, &w.rows.stiffness,
+                     &w.rows.low, &w.rows.high}) {
     *x = arena.take<Vec<T>>(n);
   }
   w.arms.stride = (nv + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
@@ -72,6 +74,11 @@ Work<T> lay_out(Arena& arena, int64_t nv, int64_t nC, int64_t nefc) {
   w.rows.hits = arena.take<const Vec<T>*>(n);
   w.rows.spans = arena.take<Span>(n);
   w.rows.jac = arena.take<Vec<T>>(n * padded);
+  const size_t cones = size_t(cone_slots);  // no more of them than slots
+  w.rows.cone_weight = arena.take<Vec<T>>(cones);
+  w.rows.cone_mu = arena.take<Vec<T>>(cones);
+  w.rows.cone_line = arena.take<Vec<T>>(cones * kConeLine);
+  w.rows.bent = arena.take<Vec<T>>(cones * padded);
   clear<T>(w.rows);
   return w;
 }
@@ -80,11 +87,11 @@ Work<T> lay_out(Arena& arena, int64_t nv, int64_t nC, int64_t nefc) {
 template <class T>
 struct Workspace {
   Work<T> groups[kTurn];
-  Workspace(int64_t nv, int64_t nC, int64_t nefc) {
+  Workspace(int64_t nv, int64_t nC, int64_t nefc, int64_t cone_slots) {
     Arena measure{nullptr};
-    for (Work<T>& group : groups) group = lay_out<T>(measure, nv, nC, nefc);
+    for (Work<T>& group : groups) group = lay_out<T>(measure, nv, nC, nefc, cone_slots);
     Arena arena{buffer.reserve(measure.used)};
-    for (Work<T>& group : groups) group = lay_out<T>(arena, nv, nC, nefc);
+    for (Work<T>& group : groups) group = lay_out<T>(arena, nv, nC, nefc, cone_slots);
   }
 };
 
@@ -92,7 +99,7 @@ constexpr int64_t kTurnsPerThread = 2;  // fewer are not worth waking a thread
 
 // Calls `body(workspace, turn)` for all worlds, on torch's threads.
 template <class T, class Body>
-void for_turns(int64_t nv, int64_t nC, int64_t nefc, int64_t worlds, const Body& body) {
+void for_turns(int64_t nv, int64_t nC, int64_t nefc, int64_t worlds, const Body& body, int64_t cone_slots = 0) {
   const int64_t size = int64_t(kTurn) * kLanes<T>, turns = (worlds + size - 1) / size;
   uint32_t threads = 1;
   check(torch.get_num_threads(&threads));
@@ -102,7 +109,7 @@ void for_turns(int64_t nv, int64_t nC, int64_t nefc, int64_t worlds, const Body&
   // The threads take turns as they get ready: the worlds' solves differ in length.
   parallel(used > 1 ? used : 1, 1, [&](int64_t, int64_t) {
     try {
-      Workspace<T> workspace(nv, nC, nefc);
+      Workspace<T> workspace(nv, nC, nefc, cone_slots);
       for (int64_t i = next.fetch_add(1); i < turns; i = next.fetch_add(1)) {
         const int64_t world = i * size, left = worlds - world < size ? worlds - world : size;
         const int groups = int((left + kLanes<T> - 1) / kLanes<T>);

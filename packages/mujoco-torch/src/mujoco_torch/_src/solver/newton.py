@@ -20,13 +20,18 @@ from torch import Tensor
 
 from .linalg import MINVAL, chol_factor, chol_solve, hessian
 from .mass import full_m
-from .rows import jacobian
+from .penalty import Penalty, make_penalty
+from .rows import make_rows
 from .system import System
 
 BLOCK = 512
 """Worlds per call on a CPU: one block's Jacobian (100 rows, 27 dofs, float64) is 11 MB, a batch of 4,096 is 88 MB."""
 
+NEWTON = 2
+"""mjSOL_NEWTON"""
+
 _SLOPE_NOISE = 8.0
+_HAGER_ZHANG = 0.01
 _T = TypeVar("_T", bound=tuple)
 
 
@@ -35,19 +40,24 @@ class Problem(NamedTuple):
 
     mass: Tensor
     jac: Tensor
-    weight: Tensor
     aref: Tensor
     force: Tensor
     scale: Tensor
+    penalty: Penalty
 
 
 class State(NamedTuple):
-    """An iterate: acceleration a, M a, J a - aref, the gradient, and what became of the world."""
+    """An iterate: acceleration a, M a, J a - aref, the gradient, and what became of the world.
+
+    Conjugate gradients also keep M^-1 times the gradient, and the last direction.
+    """
 
     qacc: Tensor
     momentum: Tensor
     residual: Tensor
     grad: Tensor
+    solved: Tensor
+    search: Tensor
     niter: Tensor
     done: Tensor
 
@@ -64,7 +74,7 @@ class Point(NamedTuple):
 class Line(NamedTuple):
     """The cost along a search direction: rows (nefc, B) at the start and per unit step, and M's part as a quadratic."""
 
-    weight: Tensor
+    penalty: Penalty
     residual: Tensor
     rate: Tensor
     linear: Tensor
@@ -78,10 +88,15 @@ def solve(
     contact_pos: Tensor,
     contact_frame: Tensor,
     row_edge: Tensor,
-    limit_axis: Tensor,
-    D: Tensor,
-    reference: Tensor,
+    given_jac: Tensor,
+    given_D: Tensor,
+    given_ref: Tensor,
+    contact_D: Tensor,
+    contact_ref: Tensor,
+    row_scale: Tensor,
+    cone_friction: Tensor,
     damping: Tensor,
+    frictionloss: Tensor,
     qvel: Tensor,
     qfrc_smooth: Tensor,
     qacc_smooth: Tensor,
@@ -91,23 +106,20 @@ def solve(
     """The operator `solve` by `newton`, of dense rows."""
     s = System.of(system)
 
-    def block(M, cdof, com, pos, frame, axis, D, reference, qvel, force, qacc_smooth, qacc_warmstart):
-        J = jacobian(s, cdof, com, pos, frame, row_edge, axis)
-        spread = s.row_constraint
-        weight = spread @ D
-        aref = spread @ reference - (spread @ damping) * _mul(J, qvel)
-        qacc, niter = newton(
-            full_m(M, s), J, weight, aref, force, qacc_smooth, qacc_warmstart,
-            tolerance=s.tolerance, ls_tolerance=s.ls_tolerance, iterations=s.iterations, ls_iterations=s.ls_iterations,
-        )  # fmt: skip
-        pull = weight * _negative(_mul(J, qacc) - aref).neg()
-        return qacc, (J * pull.unsqueeze(1)).sum(0), niter
+    def block(M, cdof, com, pos, frame, jac, given_D, given_ref, contact_D, contact_ref, qvel, force, *start):
+        J, weight, reference = make_rows(
+            s, cdof, com, pos, frame, row_edge, jac, given_D, given_ref, contact_D, contact_ref, row_scale
+        )
+        aref = reference - damping * _mul(J, qvel)
+        penalty = make_penalty(s, weight, frictionloss, cone_friction)
+        qacc, niter = newton(full_m(M, s), J, aref, force, penalty, *start)
+        rows = penalty.force(_mul(J, qacc) - aref)
+        return qacc, (J * rows.unsqueeze(1)).sum(0), niter
 
     worlds = M.shape[-1]
-    limit_axis = limit_axis.expand(*limit_axis.shape[:-1], worlds)
     inputs = (
-        M, cdof, subtree_com, contact_pos, contact_frame, limit_axis, D, reference, qvel, qfrc_smooth, qacc_smooth,
-        qacc_warmstart,
+        M, cdof, subtree_com, contact_pos, contact_frame, given_jac.expand(-1, worlds), given_D, given_ref, contact_D,
+        contact_ref, qvel, qfrc_smooth, qacc_smooth, qacc_warmstart,
     )  # fmt: skip
     if M.device.type != "cpu" or worlds <= BLOCK:
         return block(*inputs)
@@ -120,30 +132,25 @@ def solve(
 def newton(
     mass: Tensor,
     jac: Tensor,
-    weight: Tensor,
     aref: Tensor,
     force: Tensor,
+    penalty: Penalty,
     qacc_smooth: Tensor,
     qacc_warmstart: Tensor,
-    *,
-    tolerance: float,
-    ls_tolerance: float,
-    iterations: int,
-    ls_iterations: int,
 ) -> tuple[Tensor, Tensor]:
     """Accelerations (nv, B) of least cost, and iterations used (B,) int32.
 
-    M (nv, nv, B), J (nefc, nv, B), D (nefc, B; zero for an inactive row), aref (nefc, B), qfrc_smooth, qacc_smooth and
-    qacc_warmstart (nv, B). A world without active rows gets qacc_smooth and 0 iterations. Waits for the device once
-    per iteration and line search step, except while a CUDA graph is captured: then the full counts are run, masked.
+    M (nv, nv, B), J (nefc, nv, B), aref (nefc, B), qfrc_smooth, qacc_smooth and qacc_warmstart (nv, B). A world without
+    active rows gets qacc_smooth and 0 iterations. Waits for the device once per iteration and line search step, except
+    while a CUDA graph is captured: then the full counts are run, masked.
     """
     scale = 1 / mass.diagonal().sum(-1).clamp_min(MINVAL)
-    problem = Problem(mass, jac, weight, aref, force, scale)
-    state = _start(problem, qacc_smooth, qacc_warmstart, tolerance)
+    problem = Problem(mass, jac, aref, force, scale, penalty)
+    state = _start(problem, qacc_smooth, qacc_warmstart)
     asynchronous = mass.is_cuda and torch.cuda.is_current_stream_capturing()
     result = state
     index = None
-    for step in range(iterations):
+    for step in range(penalty.system.iterations):
         if not asynchronous:
             busy = int((~state.done).sum())
             if busy == 0:
@@ -153,13 +160,15 @@ def newton(
                 keep = (~state.done).nonzero().squeeze(-1)
                 index = keep if index is None else index[keep]
                 problem, state = _take(problem, keep), _take(state, keep)
-        state = _iterate(problem, state, step, tolerance, ls_tolerance, ls_iterations, asynchronous)
+        state = _iterate(problem, state, step, asynchronous)
     result = _put(result, state, index)
     return result.qacc, result.niter
 
 
 def _take(values: _T, index: Tensor) -> _T:
-    return type(values)(*(x.index_select(-1, index) for x in values))
+    return type(values)(
+        *(x.take(index) if isinstance(x, Penalty) else x.index_select(-1, index) for x in values)
+    )
 
 
 def _put(whole: State, part: State, index: Tensor | None) -> State:
@@ -169,48 +178,52 @@ def _put(whole: State, part: State, index: Tensor | None) -> State:
     return State(*(x.index_copy(-1, index, y) for x, y in zip(whole, part, strict=True)))
 
 
-def _start(problem: Problem, qacc_smooth: Tensor, qacc_warmstart: Tensor, tolerance: float) -> State:
+def _start(problem: Problem, qacc_smooth: Tensor, qacc_warmstart: Tensor) -> State:
     """The better of the two starting points, and whether the world is solved there already."""
     warm = _cost(problem, qacc_warmstart, qacc_smooth)
     smooth = _cost(problem, qacc_smooth, qacc_smooth)
-    constrained = (problem.weight != 0).any(0)
+    constrained = problem.penalty.constrained
     qacc = torch.where((warm > smooth) | ~constrained, qacc_smooth, qacc_warmstart)
     momentum = _mul(problem.mass, qacc)
     residual = _mul(problem.jac, qacc) - problem.aref
     grad = _gradient(problem, momentum, residual)
+    solved = _solve_mass(problem, grad)
     niter = torch.zeros(qacc.shape[-1], dtype=torch.int32, device=qacc.device)
-    done = ~constrained | _certified(problem, grad, tolerance)
-    return State(qacc, momentum, residual, grad, niter, done)
+    done = ~constrained | _certified(problem, grad, solved)
+    return State(qacc, momentum, residual, grad, solved, torch.zeros_like(grad), niter, done)
 
 
 def _cost(problem: Problem, qacc: Tensor, qacc_smooth: Tensor) -> Tensor:
-    below = _negative(_mul(problem.jac, qacc) - problem.aref)
     inertial = (_mul(problem.mass, qacc) - problem.force) * (qacc - qacc_smooth)
-    return 0.5 * (inertial.sum(0) + (problem.weight * below * below).sum(0))
+    return 0.5 * inertial.sum(0) + problem.penalty.cost(_mul(problem.jac, qacc) - problem.aref)
 
 
-def _certified(problem: Problem, grad: Tensor, tolerance: float) -> Tensor:
+def _certified(problem: Problem, grad: Tensor, solved: Tensor) -> Tensor:
     """True where the duality gap 1/2 g' M^-1 g and the gradient both prove that no iteration is needed."""
-    gap = 0.5 * (grad * chol_solve(chol_factor(problem.mass), grad)).sum(0)
+    tolerance = problem.penalty.system.tolerance
+    gap = 0.5 * (grad * solved).sum(0)
     return (problem.scale * gap < tolerance) & (problem.scale * _norm(grad) < tolerance)
 
 
-def _iterate(problem, state: State, step, tolerance, ls_tolerance, ls_iterations, asynchronous) -> State:
-    """One Newton step of every world that is not done."""
-    stiffness = torch.where(state.residual < 0, problem.weight, 0)
-    search = -chol_solve(chol_factor(hessian(problem.mass, problem.jac, stiffness)), state.grad)
+def _iterate(problem: Problem, state: State, step: int, asynchronous: bool) -> State:
+    """One step of every world that is not done."""
+    s = problem.penalty.system
+    newton = s.solver == NEWTON
+    search = _newton_direction(problem, state) if newton else state.search
     done = state.done
-    if step > 0:
+    if step > 0 and newton:
         decrement = -0.5 * (state.grad * search).sum(0)
-        done = done | ~(problem.scale * decrement >= tolerance)
+        done = done | ~(problem.scale * decrement >= s.tolerance)
+    if step == 0 and not newton:
+        search = -state.solved
 
     search_momentum = _mul(problem.mass, search)
     rate = _mul(problem.jac, search)
     linear = (search * (state.momentum - problem.force)).sum(0)
-    line = Line(problem.weight, state.residual, rate, linear, 0.5 * (search * search_momentum).sum(0))
+    line = Line(problem.penalty, state.residual, rate, linear, 0.5 * (search * search_momentum).sum(0))
     length = _norm(search)
-    slope_tolerance = tolerance * ls_tolerance * length / problem.scale
-    found = _line_search(line, slope_tolerance, done | (length < MINVAL), ls_iterations, asynchronous)
+    slope_tolerance = s.tolerance * s.ls_tolerance * length / problem.scale
+    found = _line_search(line, slope_tolerance, done | (length < MINVAL), s.ls_iterations, asynchronous)
 
     done = done | (found.alpha == 0)
     alpha = torch.where(done, 0, found.alpha)
@@ -220,13 +233,43 @@ def _iterate(problem, state: State, step, tolerance, ls_tolerance, ls_iterations
     grad = _gradient(problem, momentum, residual)
     niter = state.niter + (~done).to(torch.int32)
     improvement, gradient = -problem.scale * found.cost, problem.scale * _norm(grad)
-    done = done | ((improvement > 0) & (improvement < tolerance)) | ~(gradient >= tolerance)
-    return State(qacc, momentum, residual, grad, niter, done)
+    done = done | ((improvement > 0) & (improvement < s.tolerance)) | ~(gradient >= s.tolerance)
+    solved = state.solved
+    if not newton:
+        solved = _solve_mass(problem, grad)
+        search = _conjugate_direction(search, state.grad, state.solved, grad, solved)
+    return State(qacc, momentum, residual, grad, solved, search, niter, done)
+
+
+def _newton_direction(problem: Problem, state: State) -> Tensor:
+    rows, stiffness = problem.penalty.hessian_rows(problem.jac, state.residual)
+    return -chol_solve(chol_factor(hessian(problem.mass, rows, stiffness)), state.grad)
+
+
+def _conjugate_direction(
+    search: Tensor, grad: Tensor, solved: Tensor, new: Tensor, new_solved: Tensor
+) -> Tensor:
+    """The next direction of conjugate gradients, by Hager and Zhang's formula with M as preconditioner.
+
+    Source: Hager and Zhang, "A new conjugate gradient method with guaranteed descent and an efficient line search",
+    SIAM J. Optim. 16 (2005), equations 1.3 to 1.6; their bound from below, with eta = 0.01, was found to be C's.
+    """
+    change, change_solved = new - grad, new_solved - solved
+    along = (search * change).sum(0)
+    safe = torch.where(along.abs() < MINVAL, MINVAL, along)
+    bent = change_solved - 2 * search * ((change * change_solved).sum(0) / safe)
+    least = -1 / (_norm(search) * _norm(grad).clamp_max(_HAGER_ZHANG)).clamp_min(MINVAL)
+    beta = torch.maximum((bent * new).sum(0) / safe, least)
+    return -new_solved + beta * search
+
+
+def _solve_mass(problem: Problem, grad: Tensor) -> Tensor:
+    return chol_solve(chol_factor(problem.mass), grad)
 
 
 def _gradient(problem: Problem, momentum: Tensor, residual: Tensor) -> Tensor:
-    pull = problem.weight * _negative(residual)
-    return momentum - problem.force + (problem.jac * pull.unsqueeze(1)).sum(0)
+    force = problem.penalty.force(residual)
+    return momentum - problem.force - (problem.jac * force.unsqueeze(1)).sum(0)
 
 
 def _line_search(
@@ -234,8 +277,9 @@ def _line_search(
 ) -> Point:
     """Step of least cost along the line, per world; step 0 where `done` or where nothing better is found."""
     start = _evaluate(line, torch.zeros_like(line.linear))
-    rows = line.weight * _negative(line.residual) ** 2
-    terms = (rows.sum(0) * (start.curvature - 2 * line.quadratic).clamp_min(0)).sqrt() + line.linear.abs()
+    terms = (
+        2 * line.penalty.cost(line.residual) * (start.curvature - 2 * line.quadratic).clamp_min(0)
+    ).sqrt() + line.linear.abs()
     tolerance = torch.maximum(tolerance, _SLOPE_NOISE * torch.finfo(terms.dtype).eps * terms)
 
     first = _evaluate(line, _newton_step(start))
@@ -297,12 +341,9 @@ def _bracket(
 
 def _evaluate(line: Line, alpha: Tensor) -> Point:
     residual = line.residual + alpha * line.rate
-    below, below_start = _negative(residual), _negative(line.residual)
-    pull = line.weight * line.rate
-    cost = alpha * (line.linear + alpha * line.quadratic)
-    cost = cost + 0.5 * (line.weight * (below - below_start) * (below + below_start)).sum(0)
-    slope = line.linear + 2 * alpha * line.quadratic + (pull * below).sum(0)
-    curvature = 2 * line.quadratic + torch.where(residual < 0, pull * line.rate, 0).sum(0)
+    cost = alpha * (line.linear + alpha * line.quadratic) + line.penalty.cost_above(line.residual, residual)
+    slope = line.linear + 2 * alpha * line.quadratic - (line.rate * line.penalty.force(residual)).sum(0)
+    curvature = 2 * line.quadratic + (line.rate * line.penalty.stiffen(residual, line.rate)).sum(0)
     return Point(alpha, cost, slope, torch.where(curvature <= 0, MINVAL, curvature))
 
 
@@ -338,10 +379,6 @@ def _better(start: Point, near: Point, far: Point) -> Point:
 
 def _pick(mask: Tensor, yes: Point, no: Point) -> Point:
     return Point(*(torch.where(mask, a, b) for a, b in zip(yes, no, strict=True)))
-
-
-def _negative(x: Tensor) -> Tensor:
-    return torch.where(x < 0, x, 0)
 
 
 def _mul(matrix: Tensor, vector: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from torch import Tensor
 from mujoco_torch._src import ops
 
 from . import linalg, mass, newton
-from .rows import jacobian
+from .penalty import Penalty, make_penalty
+from .rows import make_rows
 from .system import System
 
 _FLOATS = (torch.float32, torch.float64)
@@ -44,10 +45,15 @@ def solve(
     contact_pos: Tensor,
     contact_frame: Tensor,
     row_edge: Tensor,
-    limit_axis: Tensor,
-    D: Tensor,
-    reference: Tensor,
+    given_jac: Tensor,
+    given_D: Tensor,
+    given_ref: Tensor,
+    contact_D: Tensor,
+    contact_ref: Tensor,
+    row_scale: Tensor,
+    cone_friction: Tensor,
     damping: Tensor,
+    frictionloss: Tensor,
     qvel: Tensor,
     qfrc_smooth: Tensor,
     qacc_smooth: Tensor,
@@ -55,29 +61,51 @@ def solve(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Constrained accelerations qacc (nv, B), the rows' joint forces qfrc_constraint (nv, B), and niter (B,) int32.
 
-    Minimises 1/2 (a - a_s)' M (a - a_s) + sum_i 1/2 D_i min(0, J_i (a + damping_i qvel) - reference_i)^2. Rows are
-    those of `rows.jacobian`; D, reference (nl + ncon, B) and damping (nl + ncon, 1) are given per constraint and serve
-    all of its rows. D is zero in a constraint that is not active. Only rows of active constraints are made.
+    Minimises 1/2 (a - a_s)' M (a - a_s) + sum_i s_i(J_i (a + damping_i qvel) - reference_i), with the cost s of each
+    row or cone (docs/solver.md). All arguments have the worlds last:
 
-    Gradients are those of the optimum, whatever the iterations; qacc_warmstart and qacc_smooth, where the iterations
-    start, have none.
+    cdof (6, nv, B), subtree_com (3, nbody, B), contact_pos (3, ncon, B), contact_frame (9, ncon, B), qvel,
+      qfrc_smooth, qacc_smooth, qacc_warmstart (nv, B).
+    row_edge (axes, nrow, 1): how far each contact row goes along each axis of its contact.
+    given_jac (nJ, B or 1): values of the given rows, row by row, each in the order of `System.given_dofs`.
+    given_D, given_ref (ngiven, B): weight, and the part of the reference that is not damping.
+    contact_D (ncon, B): weight of each contact; a row's is that times row_scale (nrow, 1).
+    contact_ref (R, ncon, B): reference along the first R axes of each contact, R = 1 or all; a row's is the sum along
+      its edge.
+    cone_friction (axes, ncon, 1): mu, then the friction along each axis beside the normal; read of elliptic cones
+      alone, (0, ncon, 1) of pyramids.
+    damping (ngiven + nrow, 1): of each row.
+    frictionloss (nf, 1): bound of the force of each friction row.
+
+    D is zero in what is not active, and only what is active costs time. Gradients are those of the optimum, whatever
+    the iterations; qacc_warmstart and qacc_smooth, where the iterations start, have none.
     """
-    nv, constraints = system.nv, system.limits + system.contacts
+    nv, ncon, ngiven = system.nv, system.contacts, system.ngiven
     _check(
         "solve", M.shape[-1], M=(M, system.nC), cdof=(cdof, 6, nv), subtree_com=(subtree_com, 3, system.nbody),
-        contact_pos=(contact_pos, 3, system.contacts), contact_frame=(contact_frame, 9, system.contacts),
-        D=(D, constraints), reference=(reference, constraints), qvel=(qvel, nv), qfrc_smooth=(qfrc_smooth, nv),
-        qacc_smooth=(qacc_smooth, nv), qacc_warmstart=(qacc_warmstart, nv),
+        contact_pos=(contact_pos, 3, ncon), contact_frame=(contact_frame, 9, ncon), given_D=(given_D, ngiven),
+        given_ref=(given_ref, ngiven), contact_D=(contact_D, ncon),
+        contact_ref=(contact_ref, system.axes if contact_ref.shape[0] > 1 else 1, ncon), qvel=(qvel, nv),
+        qfrc_smooth=(qfrc_smooth, nv), qacc_smooth=(qacc_smooth, nv), qacc_warmstart=(qacc_warmstart, nv),
     )  # fmt: skip
-    _check_one("solve", "row_edge", row_edge, (system.axes, system.rows, 1), M)
-    _check_one("solve", "damping", damping, (constraints, 1), M)
+    shared = dict(
+        row_edge=(row_edge, system.axes, system.rows), row_scale=(row_scale, system.rows),
+        cone_friction=(cone_friction, system.axes if system.cone else 0, ncon), damping=(damping, system.nefc),
+        frictionloss=(frictionloss, system.nf),
+    )  # fmt: skip
+    for name, (x, *sizes) in shared.items():
+        _check_one("solve", name, x, (*sizes, 1), M)
+    _check_one(
+        "solve", "given_jac", given_jac, (system.nJ, 1 if given_jac.shape[-1] == 1 else M.shape[-1]), M
+    )
     if (
         torch._C._are_functorch_transforms_active()
     ):  # the rule of vmap multiplies the worlds of every argument
-        limit_axis = limit_axis.expand(*limit_axis.shape[:-1], M.shape[-1])
+        given_jac = given_jac.expand(-1, M.shape[-1])
     return _solve(
-        M, cdof, subtree_com, contact_pos, contact_frame, row_edge, limit_axis, D, reference, damping, qvel,
-        qfrc_smooth, qacc_smooth, qacc_warmstart, system.key,
+        M, cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac, given_D, given_ref, contact_D,
+        contact_ref, row_scale, cone_friction, damping, frictionloss, qvel, qfrc_smooth, qacc_smooth, qacc_warmstart,
+        system.key,
     )  # fmt: skip
 
 
@@ -123,17 +151,20 @@ _hessian_solve_operator = ops.define(
     linalg.hessian_solve,
     lambda M, J, w, b: b.new_empty(b.shape),
 )
+_SHARED = (5, 11, 12, 13, 14)
+"""Positions of the arguments of `solve` that are the same in all worlds."""
 _solve_operator = ops.define(
     "solve(Tensor M, Tensor cdof, Tensor subtree_com, Tensor contact_pos, Tensor contact_frame, Tensor row_edge, "
-    "Tensor limit_axis, Tensor D, Tensor reference, Tensor damping, Tensor qvel, Tensor qfrc_smooth, "
-    "Tensor qacc_smooth, Tensor qacc_warmstart, int system) -> (Tensor, Tensor, Tensor)",
+    "Tensor given_jac, Tensor given_D, Tensor given_ref, Tensor contact_D, Tensor contact_ref, Tensor row_scale, "
+    "Tensor cone_friction, Tensor damping, Tensor frictionloss, Tensor qvel, Tensor qfrc_smooth, Tensor qacc_smooth, "
+    "Tensor qacc_warmstart, int system) -> (Tensor, Tensor, Tensor)",
     newton.solve,
     lambda M, *rest: (
         rest[-2].new_empty(rest[-2].shape),
         rest[-2].new_empty(rest[-2].shape),
         M.new_empty(M.shape[-1], dtype=torch.int32),
     ),
-    shared=(5, 9),
+    shared=_SHARED,
     cuda=_TRITON,
 )
 
@@ -218,11 +249,10 @@ class _HessianSolve(torch.autograd.Function):
 
 
 class _Solve(torch.autograd.Function):
-    """Differentiate M a - f + J' D r = 0 at the optimum and the forces J' p; r = J (a + b v) - ref, p = -D min(r, 0).
+    """Differentiate M a - f - J' p = 0 at the optimum and the forces J' p; p is the rows' force at J (a + b v) - ref.
 
-    With the gradients g_a and g_c of a and J' p, y = H^-1 (g_a - J' D J g_c), z = y + g_c and q = J z, over rows with
-    r < 0: df = y, dM = -y a', dref = D q, dD = -r q, db = -D q J v, dv = -sum_i b_i D_i q_i J_i,
-    dJ_i = p_i z' - D_i q_i (a + b_i v)'.
+    With the gradients g_a and g_c of a and J' p, S = -dp/dr, y = H^-1 (g_a - J' S J g_c) and z = y + g_c: df = y,
+    dM = -y a', and all that makes J' p gets the gradient of z' J' p at fixed a.
     """
 
     @staticmethod
@@ -231,8 +261,8 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs[:11], output[0])
-        ctx.system = System.of(inputs[14])
+        ctx.save_for_backward(*inputs[:16], output[0])
+        ctx.system = System.of(inputs[19])
         ctx.mark_non_differentiable(output[2])
         ctx.set_materialize_grads(False)
 
@@ -240,33 +270,28 @@ class _Solve(torch.autograd.Function):
     def backward(ctx, *grads):
         grad_qacc, grad_qfrc, _ = grads
         if grad_qacc is None and grad_qfrc is None:
-            return (None,) * 15
-        M, *row_inputs, D, reference, damping, qvel, qacc = ctx.saved_tensors
+            return (None,) * 20
+        M, *row_inputs, qacc = ctx.saved_tensors
         system = ctx.system
         grad_qacc, grad_qfrc = (torch.zeros_like(qacc) if g is None else g for g in (grad_qacc, grad_qfrc))
-        J, pull = torch.func.vjp(lambda *x: jacobian(system, *x), *row_inputs)[:2]
-        spread = system.row_constraint
-        weight, damp = spread @ D, spread @ damping
-        rate = _product(J, qvel)
-        residual = _product(J, qacc) + damp * rate - spread @ reference
-        stiffness = torch.where((residual < 0) & (weight > 0), weight, 0.0)
 
-        direct = stiffness * _product(J, grad_qfrc)
-        y = _hessian_solve(mass.full_m(M, system), J, stiffness, grad_qacc - (J * direct.unsqueeze(1)).sum(0))
-        z = y + grad_qfrc
-        q = _product(J, z)
-        moved = stiffness * q
-        grad_J = -_outer(stiffness * residual, z) - _outer(moved, qacc) - _outer(damp * moved, qvel)
-        grad_qvel = -(J * (damp * moved).unsqueeze(1)).sum(0)
-        gather = spread.T
-        grad_D = gather @ torch.where(stiffness > 0, -residual * q, 0.0)
-        grad_damping = (gather @ (-moved * rate)).sum(-1, keepdim=True)
-        grad_M = -_packed(y, qacc, system)
-        return grad_M, *pull(grad_J), grad_D, gather @ moved, grad_damping, grad_qvel, y, None, None, None
+        def forces(*inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+            J, weight, reference = make_rows(system, *inputs[:11])
+            friction, damping, loss, qvel = inputs[11:]
+            residual = _product(J, qacc) + damping * _product(J, qvel) - reference
+            penalty = make_penalty(system, weight, loss, friction)
+            return (J * penalty.force(residual).unsqueeze(1)).sum(0), (J, residual, *penalty[1:])
+
+        _, pull, (J, residual, *values) = torch.func.vjp(forces, *row_inputs, has_aux=True)
+        penalty = Penalty(system, *values)
+        direct = (J * penalty.stiffen(residual, _product(J, grad_qfrc)).unsqueeze(1)).sum(0)
+        rows, stiffness = penalty.hessian_rows(J, residual)
+        y = _hessian_solve(mass.full_m(M, system), rows, stiffness, grad_qacc - direct)
+        return -_packed(y, qacc, system), *pull(y + grad_qfrc), y, None, None, None
 
     @staticmethod
     def vmap(info, in_dims, *args):
-        return ops.vmapped(_solve, (5, 9), info.batch_size, in_dims, args)
+        return ops.vmapped(_solve, _SHARED, info.batch_size, in_dims, args)
 
 
 def _product(J: Tensor, x: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """Constraint rows and their Jacobian, worlds last, in plain torch.
 
-Limits come first. A limit acts on one dof or on the three of a ball joint: its row of J holds an axis there. A contact
-row is a wrench along the contact's normal, plus or minus friction times one more axis; about the centre of mass of a
-tree, its row of J is the inner product with the motion axes of the dofs that move the contact.
+Given rows come first, by their values. A contact row is a wrench: so far along each axis of the contact's frame. About
+the centre of mass of a tree, its row of J is the inner product with the motion axes of the dofs that move the contact.
 """
 
 import torch
@@ -18,24 +17,54 @@ def jacobian(
     contact_pos: Tensor,
     contact_frame: Tensor,
     row_edge: Tensor,
-    limit_axis: Tensor,
+    given_jac: Tensor,
 ) -> Tensor:
-    """Jacobian J (nl + nrow, nv, B) of limits and contact rows.
+    """Jacobian J (nefc, nv, B) of given and contact rows.
 
     cdof (6, nv, B), subtree_com (3, nbody, B), contact_pos (3, ncon, B), contact_frame (9, ncon, B); row_edge (axes,
-    nrow, 1), how far each contact row goes along each axis of its contact; limit_axis (3, nl, B or 1), of which a limit
-    uses the first `limit_size`, for the dofs from `limit_dof` on.
+    nrow, 1), how far each contact row goes along each axis of its contact; given_jac (nJ, B or 1), the values of the
+    given rows, row by row, each in the order of `given_dofs`.
     """
-    parts = [_limit_rows(system, limit_axis, cdof)]
+    parts = [_given_rows(system, given_jac, cdof)]
     for root, moved in system.numbered_sides:
         arm = contact_pos - root @ subtree_com
         wrench = (row_edge.unsqueeze(1) * _axes(system, arm, contact_frame)).sum(0)
         power = sum(wrench[k].unsqueeze(1) * cdof[k] for k in range(6))
         parts.append(moved.dense(cdof).unsqueeze(-1) * power)
-    limits, *sides = parts
+    given, *sides = parts
     if not sides:
-        return torch.cat((limits, limits.new_zeros((system.rows, *limits.shape[1:]))))
-    return torch.cat((limits, sum(sides[1:], sides[0])))
+        return torch.cat((given, given.new_zeros((system.rows, *given.shape[1:]))))
+    return torch.cat((given, sum(sides[1:], sides[0])))
+
+
+def make_rows(
+    system: System,
+    cdof: Tensor,
+    subtree_com: Tensor,
+    contact_pos: Tensor,
+    contact_frame: Tensor,
+    row_edge: Tensor,
+    given_jac: Tensor,
+    given_D: Tensor,
+    given_ref: Tensor,
+    contact_D: Tensor,
+    contact_ref: Tensor,
+    row_scale: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """J (nefc, nv, B), weight D (nefc, B) and reference (nefc, B) of all rows, from arguments of `solve`."""
+    J = jacobian(system, cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac)
+    weight, reference = row_weight(system, given_D, contact_D, row_scale), given_ref
+    if system.rows:
+        along = system.row_contact @ contact_ref
+        reference = torch.cat((given_ref, (row_edge[: along.shape[0]] * along).sum(0)))
+    return J, weight, reference
+
+
+def row_weight(system: System, given_D: Tensor, contact_D: Tensor, row_scale: Tensor) -> Tensor:
+    """D (nefc, B) of all rows; a contact's rows have that of the contact times `row_scale` (nrow, 1)."""
+    if not system.rows:
+        return given_D
+    return torch.cat((given_D, row_scale * (system.row_contact @ contact_D)))
 
 
 def _axes(system: System, arm: Tensor, frame: Tensor) -> Tensor:
@@ -50,8 +79,7 @@ def _axes(system: System, arm: Tensor, frame: Tensor) -> Tensor:
     return system.row_contact @ torch.stack(axes)
 
 
-def _limit_rows(system: System, limit_axis: Tensor, like: Tensor) -> Tensor:
-    """Rows (nl, nv, B) of the limits."""
-    nl = system.limits
-    axis = limit_axis.expand(3, nl, like.shape[-1])
-    return (system.limit_place @ axis.reshape(3 * nl, like.shape[-1])).unflatten(0, (nl, system.nv))
+def _given_rows(system: System, given_jac: Tensor, like: Tensor) -> Tensor:
+    """Given rows (ngiven, nv, B)."""
+    values = given_jac.expand(system.nJ, like.shape[-1])
+    return (system.given_place @ values).unflatten(0, (system.ngiven, system.nv))

@@ -1,10 +1,12 @@
 """The structure of a model's dynamics problem: what operators need to know that is the same in all worlds.
 
-MuJoCo's names where it has them. Constraints are the limits of joints, then contacts, each in C's order. A limit acts
-on one dof, or on the three of a ball joint, and has one row. A contact has one row (no friction) or the edges of a
-pyramid, two for each axis beyond the normal.
+MuJoCo's names where it has them. Rows have C's order. First come the given rows, whose sparse Jacobian is handed to
+the operators: equalities, friction losses, limits. Then come the rows of contacts. A contact without friction has one;
+with pyramidal cones it has the edges of a pyramid, two for each axis beyond the normal; with elliptic cones a row for
+each of its axes.
 """
 
+import enum
 import weakref
 from collections.abc import Sequence
 from functools import cached_property
@@ -12,6 +14,18 @@ from typing import ClassVar
 
 from mujoco_torch._src import kernels
 from mujoco_torch._src.pattern import Pattern, content_key
+
+
+class RowKind(enum.IntEnum):
+    """What bounds the force of a given row."""
+
+    EQUALITY = 0
+    """nothing"""
+    FRICTION = 1
+    """the friction loss, on both sides"""
+    LIMIT = 2
+    """it only pushes"""
+
 
 Side = tuple[int, tuple[tuple[int, int], ...]]
 """One side of a contact: the root body of its tree, and the dofs that move it, each with the sign of its motion."""
@@ -24,20 +38,26 @@ class System:
       nv, nbody: sizes of the model.
       M_rownnz, M_colind: the sparse inertia: of row i the dofs that i moves with, i itself last.
       dof_bodyid: body of each dof.
-      limit_dof, limit_size: first dof of each limit, and how many it acts on (1 or 3).
+      given_kind: RowKind of each given row, increasing.
+      given_dofs: the dofs that each given row may act on, increasing.
       contact_dim: condim of each contact.
       contact_sides: the sides of each contact; one where both bodies belong to one tree, two between trees.
-      tolerance, ls_tolerance, iterations, ls_iterations: options of the solver.
+      cone: 0 pyramidal, 1 elliptic.
+      solver: 1 CG, 2 Newton.
+      tolerance, ls_tolerance, iterations, ls_iterations, noslip_tolerance, noslip_iterations: options of the solver.
       key: names the value in a compiled graph.
     """
 
     _interned: ClassVar[weakref.WeakValueDictionary[int, "System"]] = weakref.WeakValueDictionary()
     FIELDS = (
-        "nv", "nbody", "M_rownnz", "M_colind", "dof_bodyid", "limit_dof", "limit_size", "contact_dim",
-        "contact_sides", "tolerance", "ls_tolerance", "iterations", "ls_iterations",
+        "nv", "nbody", "M_rownnz", "M_colind", "dof_bodyid", "given_kind", "given_dofs", "contact_dim",
+        "contact_sides", "cone", "solver", "tolerance", "ls_tolerance", "iterations", "ls_iterations",
+        "noslip_iterations", "noslip_tolerance",
     )  # fmt: skip
+    DEFAULTS: ClassVar[dict] = dict(cone=0, solver=2, noslip_iterations=0, noslip_tolerance=1e-6)
 
     def __new__(cls, **values) -> "System":
+        values = cls.DEFAULTS | values
         if set(values) != set(cls.FIELDS):
             raise TypeError(f"System takes {cls.FIELDS}, not {tuple(values)}")
         key = content_key(sorted(values.items()))
@@ -56,12 +76,14 @@ class System:
         return cls._interned[key]
 
     def _check(self) -> None:
-        """Raise unless every limit acts on one dof or three, and ancestors of ancestors are ancestors."""
-        for dof, size in zip(self.limit_dof, self.limit_size, strict=True):
-            if size not in (1, 3) or not 0 <= dof <= self.nv - size:
-                raise ValueError(
-                    f"a limit of size {size} at dof {dof}; sizes are 1 and 3, dofs below {self.nv}"
-                )
+        """Raise unless given rows act on increasing dofs, and ancestors of ancestors are ancestors."""
+        if len(self.given_kind) != len(self.given_dofs) or list(self.given_kind) != sorted(self.given_kind):
+            raise ValueError(
+                f"kinds {self.given_kind} of {len(self.given_dofs)} given rows; they must increase"
+            )
+        for dofs in self.given_dofs:
+            if list(dofs) != sorted(set(dofs)) or not set(dofs) <= set(range(self.nv)):
+                raise ValueError(f"a given row of dofs {dofs}; they must increase, from 0 to {self.nv - 1}")
         rows = self.M_rows
         for i, row in enumerate(rows):
             if not row or row[-1] != i or any(rows[j] != row[: at + 1] for at, j in enumerate(row)):
@@ -85,9 +107,34 @@ class System:
         ]
 
     @property
-    def limits(self) -> int:
-        """Number of limits."""
-        return len(self.limit_dof)
+    def ngiven(self) -> int:
+        """Number of given rows."""
+        return len(self.given_kind)
+
+    @cached_property
+    def given_start(self) -> tuple[int, ...]:
+        """Where the values of each given row start, then their number."""
+        return _starts([len(dofs) for dofs in self.given_dofs])
+
+    @cached_property
+    def given_dof(self) -> tuple[int, ...]:
+        """The dof of each value of the given rows."""
+        return tuple(dof for dofs in self.given_dofs for dof in dofs)
+
+    @property
+    def nJ(self) -> int:
+        """Values in the given rows."""
+        return len(self.given_dof)
+
+    @property
+    def ne(self) -> int:
+        """Number of equality rows."""
+        return self.given_kind.count(RowKind.EQUALITY)
+
+    @property
+    def nf(self) -> int:
+        """Number of friction loss rows."""
+        return self.given_kind.count(RowKind.FRICTION)
 
     @property
     def contacts(self) -> int:
@@ -102,30 +149,32 @@ class System:
     @cached_property
     def contact_row(self) -> tuple[int, ...]:
         """First contact row of each contact, then their number."""
-        return _starts([1 if dim == 1 else 2 * (dim - 1) for dim in self.contact_dim])
+        return _starts([dim if dim == 1 or self.cone else 2 * (dim - 1) for dim in self.contact_dim])
 
     @property
     def rows(self) -> int:
         """Number of contact rows."""
         return self.contact_row[-1]
 
+    @property
+    def nefc(self) -> int:
+        """Number of all rows."""
+        return self.ngiven + self.rows
+
     @cached_property
     def row_axis(self) -> tuple[int, ...]:
         """The axis beside the normal that each contact row goes along, 0 without friction."""
-        edges = [[0] if dim == 1 else [k for k in range(1, dim) for _ in "+-"] for dim in self.contact_dim]
-        return tuple(axis for axes in edges for axis in axes)
+        return tuple(axis for dim in self.contact_dim for axis in self._axes_of(dim))
+
+    def _axes_of(self, dim: int) -> list[int]:
+        if dim == 1 or self.cone:
+            return [*range(dim)]
+        return [k for k in range(1, dim) for _ in "+-"]
 
     @cached_property
     def row_contact(self) -> Pattern:
         """Selects the contact of each contact row."""
         return Pattern([(row, c, 1) for row, c in enumerate(self._row_owner)], (self.rows, self.contacts))
-
-    @cached_property
-    def row_constraint(self) -> Pattern:
-        """Selects the constraint of each row."""
-        owners = [*range(self.limits), *(self.limits + c for c in self._row_owner)]
-        shape = (len(owners), self.limits + self.contacts)
-        return Pattern([(row, owner, 1) for row, owner in enumerate(owners)], shape)
 
     @property
     def _row_owner(self) -> list[int]:
@@ -133,6 +182,31 @@ class System:
 
     def _rows_of(self, contact: int) -> range:
         return range(self.contact_row[contact], self.contact_row[contact + 1])
+
+    @cached_property
+    def _cones(self) -> list[int]:
+        """The contacts whose force is in an elliptic cone."""
+        return [c for c, dim in enumerate(self.contact_dim) if self.cone and dim > 1]
+
+    @property
+    def cones(self) -> int:
+        """Number of elliptic cones."""
+        return len(self._cones)
+
+    @cached_property
+    def cone_contacts(self) -> Pattern:
+        """Selects the contact of each cone."""
+        return Pattern([(i, c, 1) for i, c in enumerate(self._cones)], (self.cones, self.contacts))
+
+    @cached_property
+    def cone_rows(self) -> Pattern:
+        """Selects the rows of all cones along the first axis, then along the second, and so on; zero beyond condim."""
+        entries = [
+            (axis * self.cones + i, self.ngiven + row, 1)
+            for i, c in enumerate(self._cones)
+            for axis, row in enumerate(self._rows_of(c))
+        ]
+        return Pattern(entries, (self.axes * self.cones, self.nefc))
 
     @cached_property
     def numbered_sides(self) -> list[tuple[Pattern, Pattern]]:
@@ -149,14 +223,24 @@ class System:
         return Pattern(roots, (self.contacts, self.nbody)), Pattern(moved, (self.rows, self.nv))
 
     @cached_property
-    def limit_place(self) -> Pattern:
-        """Places the axes of limits, component by component, in their rows of J."""
+    def given_place(self) -> Pattern:
+        """Places the values of the given rows in dense ones, row by row."""
+        rows = [row for row, dofs in enumerate(self.given_dofs) for _ in dofs]
         entries = [
-            (limit * self.nv + dof + k, k * self.limits + limit, 1)
-            for limit, (dof, size) in enumerate(zip(self.limit_dof, self.limit_size, strict=True))
-            for k in range(size)
+            (row * self.nv + dof, e, 1) for e, (row, dof) in enumerate(zip(rows, self.given_dof, strict=True))
         ]
-        return Pattern(entries, (self.limits * self.nv, 3 * self.limits))
+        return Pattern(entries, (self.ngiven * self.nv, self.nJ))
+
+    @cached_property
+    def given_col(self) -> Pattern:
+        """Selects the dof of each value of the given rows."""
+        return Pattern([(e, dof, 1) for e, dof in enumerate(self.given_dof)], (self.nJ, self.nv))
+
+    @cached_property
+    def given_sum(self) -> Pattern:
+        """Sums what belongs to the values of each given row: J x = given_sum @ (given_jac * (given_col @ x))."""
+        rows = [row for row, dofs in enumerate(self.given_dofs) for _ in dofs]
+        return Pattern([(row, e, 1) for e, row in enumerate(rows)], (self.ngiven, self.nJ))
 
     @cached_property
     def full_m(self) -> Pattern:
@@ -180,8 +264,8 @@ class System:
         """All patterns of a system."""
         sides = [pattern for side in self.numbered_sides for pattern in side]
         return (
-            self.row_contact, self.row_constraint, self.limit_place, self.full_m, self.full_m_place, self.M_row,
-            self.M_col, self.M_diagonal, self.dof_body, *sides,
+            self.row_contact, self.given_place, self.given_col, self.given_sum, self.full_m, self.full_m_place,
+            self.M_row, self.M_col, self.M_diagonal, self.dof_body, self.cone_contacts, self.cone_rows, *sides,
         )  # fmt: skip
 
     @cached_property
@@ -243,7 +327,7 @@ class System:
         return _restore, ({name: getattr(self, name) for name in self.FIELDS},)
 
     def __repr__(self) -> str:
-        return f"System(nv={self.nv}, limits={self.limits}, contacts={self.contacts}, key={self.key})"
+        return f"System(nv={self.nv}, given={self.ngiven}, contacts={self.contacts}, key={self.key})"
 
 
 def _starts(counts: Sequence[int]) -> tuple[int, ...]:

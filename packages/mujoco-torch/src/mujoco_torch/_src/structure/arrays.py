@@ -35,6 +35,13 @@ def select(ids, n: int) -> Pattern:
     return Pattern([(row, i, 1) for row, i in enumerate(ids) if i >= 0], (len(ids), n))
 
 
+def state_value(mjd: mujoco.MjData, name: str) -> np.ndarray:
+    """C's value of a state field; of warnings their numbers."""
+    if name == "warning":
+        return np.array([warning.number for warning in mjd.warning])
+    return np.array(getattr(mjd, name))
+
+
 def disabled(mjm: mujoco.MjModel, bit: DisableBit) -> bool:
     """Whether any of the disable flags is set."""
     return bool(mjm.opt.disableflags & bit)

@@ -19,6 +19,7 @@ from mujoco_torch._src.structure.arrays import (
     items,
     moved_by,
     select,
+    state_value,
 )
 from mujoco_torch._src.structure.reflected import reflected
 
@@ -54,12 +55,16 @@ def options(mjm: mujoco.MjModel) -> Part:
         ls_tolerance=float(mjm.opt.ls_tolerance),
         iterations=int(mjm.opt.iterations),
         ls_iterations=int(mjm.opt.ls_iterations),
+        noslip_iterations=int(mjm.opt.noslip_iterations),
+        noslip_tolerance=float(mjm.opt.noslip_tolerance),
+        cone=int(mjm.opt.cone),
+        solver=int(mjm.opt.solver),
         warmstart=not disabled(mjm, DisableBit.WARMSTART),
         actuation=not disabled(mjm, DisableBit.ACTUATION),
         clampctrl=not disabled(mjm, DisableBit.CLAMPCTRL),
     )
     fresh = mujoco.MjData(mjm)  # the state of a reset world
-    initial = {f"initial_{name}": np.array(getattr(fresh, name)) for name in STATE}
+    initial = {f"initial_{name}": state_value(fresh, name) for name in STATE}
     return static, dict(timestep=np.full((1,), mjm.opt.timestep), gravity=items(gravity[None]), **initial)
 
 

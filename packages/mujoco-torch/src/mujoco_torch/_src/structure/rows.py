@@ -1,4 +1,4 @@
-"""Structure and arrays of the constraint rows: joint limits and contacts."""
+"""Structure and arrays of the constraint rows: equalities, friction losses, limits, contacts."""
 
 from typing import Any
 
@@ -6,55 +6,164 @@ import mujoco
 import numpy as np
 
 from mujoco_torch._src.collision.pairs import GeomPair, geom_pairs
-from mujoco_torch._src.enums import DisableBit, JointType
+from mujoco_torch._src.enums import ConeType, ConstraintType, DisableBit, JointType
 from mujoco_torch._src.pattern import Pattern
+from mujoco_torch._src.solver import RowKind
 from mujoco_torch._src.structure.arrays import MINVAL, QUAT_JOINTS, Part, disabled, items, moved_by, select
+from mujoco_torch._src.structure.equality import Row, equalities, equality_rows, tendon_dofs
 
 
-def limits(mjm: mujoco.MjModel) -> Part:
-    """Rows of joint limits in C's order: joints ascending, lower side before upper."""
-    off = disabled(mjm, DisableBit.LIMIT) or disabled(mjm, DisableBit.CONSTRAINT)
+def given(mjm: mujoco.MjModel) -> Part:
+    """Rows whose values of J are handed to the solver, in C's order: equalities, friction losses, limits.
+
+    Equalities go by id; friction losses by dof, then by tendon; limits by joint, then by tendon, lower sides first.
+    """
+    equality, friction, limit = equality_rows(mjm), _friction_rows(mjm), _limit_rows(mjm)
+    rows = equality + friction + limit
+    places = [(i, dof) for i, row in enumerate(rows) for dof in row.dofs]  # the row and dof of each value
     quat = [j for j in range(mjm.njnt) if mjm.jnt_type[j] in QUAT_JOINTS]
-    joints = (
-        []
-        if off
-        else [j for j in range(mjm.njnt) if mjm.jnt_limited[j] and mjm.jnt_type[j] != JointType.FREE]
-    )
-    qpos, offset, ball, owner, dofs, axis = [], [], [], [], [], []
-    for j in joints:
-        lower, upper = mjm.jnt_range[j]
-        is_ball = mjm.jnt_type[j] == JointType.BALL
-        for side in (1.0,) if is_ball else (1.0, -1.0):
-            q = np.zeros(mjm.nq)
-            if not is_ball:
-                q[mjm.jnt_qposadr[j]] = side
-            qpos.append(q)
-            offset.append(max(lower, upper) if is_ball else -lower if side > 0 else upper)
-            ball.append(quat.index(j) if is_ball else -1)
-            owner.append(j)
-            # A ball's axis is made in the step; a scalar joint's is the side.
-            dofs.append([mjm.jnt_dofadr[j] + k if is_ball or k == 0 else -1 for k in range(3)])
-            axis.append([0.0 if is_ball else side, 0.0, 0.0])
-    nl = len(owner)
-    invweight = mjm.dof_invweight0[mjm.jnt_dofadr[owner]] if owner else np.zeros(0)
+    tendon = [
+        (value, rows[i].tendon[0] * mjm.nv + dof, rows[i].tendon[1])
+        for value, (i, dof) in enumerate(places)
+        if rows[i].tendon and dof in tendon_dofs(mjm, rows[i].tendon[0])
+    ]
+    ball = [
+        (value, rows[i].dofs.index(dof) * len(quat) + rows[i].ball, -1.0)
+        for value, (i, dof) in enumerate(places)
+        if rows[i].ball >= 0
+    ]
     static = dict(
-        nl=nl,
-        ball_limit=any(q >= 0 for q in ball),
-        limit_joint=tuple(int(j) for j in owner),
-        limit_dof=tuple(int(d[0]) for d in dofs),
-        limit_size=tuple(1 if d[1] < 0 else 3 for d in dofs),
+        ne=len(equality),
+        nf=len(friction),
+        nl=len(limit),
+        given_owner=tuple((int(row.type), row.owner, row.part) for row in rows),
+        given_kind=tuple(
+            [int(RowKind.EQUALITY)] * len(equality)
+            + [int(RowKind.FRICTION)] * len(friction)
+            + [int(RowKind.LIMIT)] * len(limit)
+        ),
+        given_dofs=tuple(row.dofs for row in rows),
+        given_single=all(len(row.dofs) == 1 for row in rows),
+        given_tendon=bool(tendon),
+        ball_limit=bool(ball),
     )
     arrays = dict(
-        limit_qpos=Pattern.of_matrix(np.array(qpos).reshape(nl, mjm.nq)),
-        limit_qvel=select([d[k] for k in range(3) for d in dofs], mjm.nv),
-        limit_axis=items(np.array(axis).reshape(nl, 3)),
-        limit_offset=np.array(offset).reshape(nl, 1),
-        limit_ball=select(ball, len(quat)),
+        given_constant=items(np.array([rows[i].constant.get(dof, 0.0) for i, dof in places])),
+        given_ten_J=Pattern(tendon, (len(places), mjm.ntendon * mjm.nv)),
+        given_ball=Pattern(ball, (len(places), 3 * len(quat))),
+        frictionloss=items(np.array([row.frictionloss for row in friction])),
     )
-    powers, more = _impedance(
-        mjm, "limit", mjm.jnt_solref[owner], mjm.jnt_solimp[owner], mjm.jnt_margin[owner], invweight
+    parts = [equalities(mjm, equality, len(places))]
+    parts += [_limit_values(mjm, limit, len(quat)), _friction_mass(mjm, friction)]
+    parts += [
+        _impedance(mjm, "equality", *_parameters(equality)),
+        _impedance(mjm, "limit", *_parameters(limit)),
+    ]
+    for more, some in parts:
+        static |= more
+        arrays |= some
+    damping = [_constants(mjm, *_parameters(some))["damping"] for some in (equality, friction, limit)]
+    return static, arrays | dict(given_damping=items(np.concatenate(damping)))
+
+
+def _parameters(rows: list[Row]) -> tuple[np.ndarray, ...]:
+    """solref, solimp, margin and invweight of rows."""
+    return (
+        np.array([row.solref for row in rows]).reshape(-1, mujoco.mjNREF),
+        np.array([row.solimp for row in rows]).reshape(-1, mujoco.mjNIMP),
+        np.array([row.margin for row in rows]),
+        np.array([row.invweight for row in rows]),
     )
-    return static | powers, arrays | more
+
+
+def _friction_rows(mjm: mujoco.MjModel) -> list[Row]:
+    """Friction losses of dofs, then of tendons."""
+    if disabled(mjm, DisableBit.FRICTIONLOSS | DisableBit.CONSTRAINT):
+        return []
+    rows = [
+        Row(
+            ConstraintType.FRICTION_DOF, i, 0, (i,), mjm.dof_solref[i], mjm.dof_solimp[i],
+            float(mjm.dof_invweight0[i]), frictionloss=float(mjm.dof_frictionloss[i]), constant={i: 1.0},
+        )
+        for i in range(mjm.nv)
+        if mjm.dof_frictionloss[i] > 0
+    ]  # fmt: skip
+    return rows + [
+        Row(
+            ConstraintType.FRICTION_TENDON, i, 0, tendon_dofs(mjm, i), mjm.tendon_solref_fri[i],
+            mjm.tendon_solimp_fri[i], float(mjm.tendon_invweight0[i]),
+            frictionloss=float(mjm.tendon_frictionloss[i]), tendon=(i, 1.0),
+        )
+        for i in range(mjm.ntendon)
+        if mjm.tendon_frictionloss[i] > 0 and tendon_dofs(mjm, i)
+    ]  # fmt: skip
+
+
+def _friction_mass(mjm: mujoco.MjModel, rows: list[Row]) -> Part:
+    """Mass of the friction losses, which does not depend on the state: they have no position."""
+    solref, solimp, margin, invweight = _parameters(rows)
+    imp = _constants(mjm, solref, solimp, margin, invweight)["imp0"]
+    return {}, dict(friction_D=items(1.0 / np.maximum(MINVAL, (1.0 - imp) / imp * invweight)))
+
+
+def _limit_rows(mjm: mujoco.MjModel) -> list[Row]:
+    """Limits of joints, then of tendons; a ball has one, any other both sides."""
+    if disabled(mjm, DisableBit.LIMIT | DisableBit.CONSTRAINT):
+        return []
+    joints = [j for j in range(mjm.njnt) if mjm.jnt_limited[j] and mjm.jnt_type[j] != JointType.FREE]
+    tendons = [t for t in range(mjm.ntendon) if mjm.tendon_limited[t] and tendon_dofs(mjm, t)]
+    rows = [row for j in joints for row in _joint_limits(mjm, j)]
+    return rows + [
+        Row(
+            ConstraintType.LIMIT_TENDON, t, side, tendon_dofs(mjm, t), mjm.tendon_solref_lim[t],
+            mjm.tendon_solimp_lim[t], float(mjm.tendon_invweight0[t]), float(mjm.tendon_margin[t]),
+            tendon=(t, 1.0 - 2.0 * side),
+        )
+        for t in tendons
+        for side in (0, 1)
+    ]  # fmt: skip
+
+
+def _joint_limits(mjm: mujoco.MjModel, j: int) -> list[Row]:
+    first = int(mjm.jnt_dofadr[j])
+    shared = (
+        mjm.jnt_solref[j],
+        mjm.jnt_solimp[j],
+        float(mjm.dof_invweight0[first]),
+        float(mjm.jnt_margin[j]),
+    )
+    if mjm.jnt_type[j] == JointType.BALL:
+        quat = [i for i in range(mjm.njnt) if mjm.jnt_type[i] in QUAT_JOINTS]
+        dofs = (first, first + 1, first + 2)
+        return [Row(ConstraintType.LIMIT_JOINT, j, 0, dofs, *shared, ball=quat.index(j))]
+    return [
+        Row(ConstraintType.LIMIT_JOINT, j, side, (first,), *shared, constant={first: 1.0 - 2.0 * side})
+        for side in (0, 1)
+    ]
+
+
+def _limit_values(mjm: mujoco.MjModel, rows: list[Row], nquat: int) -> Part:
+    """How far a limit is away: from qpos, the turn of a ball, or the length of a tendon."""
+    n = len(rows)
+    qpos, length = np.zeros((n, mjm.nq)), np.zeros((n, mjm.ntendon))
+    offset = np.zeros(n)
+    for i, row in enumerate(rows):
+        side = 1.0 - 2.0 * row.part
+        if row.type == ConstraintType.LIMIT_TENDON:
+            lower, upper = mjm.tendon_range[row.owner]
+            length[i, row.owner] = side
+        else:
+            lower, upper = mjm.jnt_range[row.owner]
+        if row.type == ConstraintType.LIMIT_JOINT and row.ball < 0:
+            qpos[i, mjm.jnt_qposadr[row.owner]] = side
+        offset[i] = max(lower, upper) if row.ball >= 0 else (upper if row.part else -lower)
+    static = dict(joint_limit=bool(qpos.any()), tendon_limit=bool(length.any()))
+    return static, dict(
+        limit_qpos=Pattern.of_matrix(qpos),
+        limit_length=Pattern.of_matrix(length),
+        limit_offset=items(offset),
+        limit_ball=select([row.ball for row in rows], nquat),
+    )
 
 
 def contacts(mjm: mujoco.MjModel) -> Part:
@@ -62,7 +171,7 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     pairs = geom_pairs(mjm)
     capacity = [p.maxcon or 0 for p in pairs]  # a pair without a collider has been refused
     kinds = sorted({(p.type1, p.type2) for p in pairs})
-    groups, runs, arrays = [], [], {}
+    groups, arrays = [], {}
     start_of: dict[int, int] = {}  # first slot of a pair in group order
     nconmax = 0
     for kind in kinds:
@@ -73,32 +182,21 @@ def contacts(mjm: mujoco.MjModel) -> Part:
         name = f"pair{len(groups)}"
         groups.append((kind[0], kind[1], name, len(members)))
         arrays |= _pair_group(mjm, name, [pairs[i] for i in members])
-    for i, count in enumerate(capacity):  # C's order as runs of slots in group order
-        lo, hi = start_of[i], start_of[i] + count
-        if runs and runs[-1][1] == lo:
-            runs[-1] = (runs[-1][0], hi)
-        else:
-            runs.append((lo, hi))
+    order = [start_of[i] + k for i, count in enumerate(capacity) for k in range(count)]
 
     slots = [p for p, count in zip(pairs, capacity, strict=True) for _ in range(count)]
     dims = [p.condim for p in slots]
-    nrow = [1 if dim == 1 else 2 * (dim - 1) for dim in dims]
+    elliptic = mjm.opt.cone == ConeType.ELLIPTIC
+    nrow = [dim if elliptic or dim == 1 else 2 * (dim - 1) for dim in dims]
     address = np.concatenate([[0], np.cumsum(nrow)]).astype(int)
 
     body1 = mjm.geom_bodyid[[p.geom1 for p in slots]] if slots else np.zeros(0, int)
     body2 = mjm.geom_bodyid[[p.geom2 for p in slots]] if slots else np.zeros(0, int)
-    tran = mjm.body_invweight0[body1, 0] + mjm.body_invweight0[body2, 0]
     friction = np.array([p.friction for p in slots]).reshape(len(slots), 5)
-    frictional = np.array(dims) > 1
-    # Pyramid: R is that of the first edge times 2 mu^2, with mu the regularised friction (mj_makeImpedance).
-    mu = friction[:, 0]
-    edge = tran * (1.0 + mu**2) * 2.0 * mu**2 / max(MINVAL, mjm.opt.impratio)
-    invweight = np.where(frictional, edge, tran)
     owner = np.repeat(np.arange(len(slots)), nrow).astype(int)  # the contact of each row
     static = dict(
         nconmax=nconmax,
         pair_groups=tuple(groups),
-        slot_runs=tuple(runs),
         contact_sides=_contact_sides(mjm, body1, body2),
         contact_geom=tuple((p.geom1, p.geom2) for p in slots),
         contact_dim=tuple(dims),
@@ -107,20 +205,102 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     )
     arrays |= dict(
         contact_row=select(owner, len(slots)),
+        slot_order=select(order, nconmax),
         contact_body1=select(body1, mjm.nbody),
         contact_body2=select(body2, mjm.nbody),
         contact_root1=select(mjm.body_rootid[body1], mjm.nbody),
         contact_root2=select(mjm.body_rootid[body2], mjm.nbody),
         contact_friction=items(friction),
-        row_edge=_row_edges(dims, friction)[..., None],
         # A contact of two fixed bodies is listed, but has no rows: no distance is below its threshold.
         contact_threshold=items(np.array([-np.inf if p.fixed else p.margin for p in slots])),
     )
+    tran = mjm.body_invweight0[body1, 0] + mjm.body_invweight0[body2, 0]
+    arrays |= _elliptic_rows(mjm, dims, friction) if elliptic else _pyramid_rows(dims, friction)
+    invweight = tran if elliptic else _pyramid_invweight(mjm, dims, friction[:, 0], tran)
     solref = np.array([p.solref for p in slots]).reshape(-1, 2)
     solimp = np.array([p.solimp for p in slots]).reshape(-1, 5)
     margin = np.array([p.margin for p in slots])
     powers, more = _impedance(mjm, "contact", solref, solimp, margin, invweight)
-    return static | powers, arrays | more
+    arrays |= dict(contact_row_damping=items(_contact_damping(mjm, slots, nrow, elliptic)))
+    return static | powers | dict(moving_surface=_moving_surface(mjm, slots)), (
+        arrays | more | _surfaces(mjm, slots, elliptic)
+    )
+
+
+def _moving_surface(mjm: mujoco.MjModel, slots: list[GeomPair]) -> bool:
+    """Whether a geom with friction moves its surface."""
+    touching = [g for p in slots if p.condim > 1 for g in (p.geom1, p.geom2)]
+    return bool(mjm.flg_surfacevel) and bool(mjm.geom_surfacevel[touching].any())
+
+
+def _surfaces(mjm: mujoco.MjModel, slots: list[GeomPair], elliptic: bool) -> dict[str, Any]:
+    """Surface velocities of both geoms of each contact, and the damping of its friction."""
+    if not _moving_surface(mjm, slots):
+        return {}
+    first, second = [p.geom1 for p in slots], [p.geom2 for p in slots]
+    damping = [_contact_damping(mjm, [p], [2], elliptic)[1] for p in slots]
+    return dict(
+        contact_geom1=select(first, mjm.ngeom),
+        contact_geom2=select(second, mjm.ngeom),
+        contact_surface1=items(mjm.geom_surfacevel[first]),
+        contact_surface2=items(mjm.geom_surfacevel[second]),
+        contact_friction_damping=items(np.array(damping)),
+    )
+
+
+def _contact_damping(
+    mjm: mujoco.MjModel, slots: list[GeomPair], nrow: list[int], elliptic: bool
+) -> np.ndarray:
+    """Damping of each contact row; ``solreffriction`` is for the friction rows of elliptic cones."""
+    ref, imp = [], []
+    for slot, count in zip(slots, nrow, strict=True):
+        for k in range(count):
+            special = elliptic and k > 0 and min(slot.solreffriction) * max(slot.solreffriction) > 0
+            ref.append(slot.solreffriction if special else slot.solref)
+            imp.append(slot.solimp)
+    solref, solimp = np.array(ref).reshape(-1, 2), np.array(imp).reshape(-1, 5)
+    return _constants(mjm, solref, solimp)["damping"]
+
+
+def _pyramid_invweight(mjm: mujoco.MjModel, dims: list[int], mu: np.ndarray, tran: np.ndarray) -> np.ndarray:
+    """Inverse weight of all edges of a pyramid (``mj_makeImpedance``).
+
+    R is that of the first edge times 2 mu^2, with mu the regularised friction.
+    """
+    edge = tran * (1.0 + mu**2) * 2.0 * mu**2 / max(MINVAL, mjm.opt.impratio)
+    return np.where(np.array(dims) > 1, edge, tran)
+
+
+def _pyramid_rows(dims: list[int], friction: np.ndarray) -> dict[str, Any]:
+    edge = _row_edges(dims, friction)
+    return dict(
+        row_edge=edge[..., None],
+        row_scale=np.ones((edge.shape[1], 1)),
+        cone_friction=np.zeros((0, len(dims), 1)),
+    )
+
+
+def _elliptic_rows(mjm: mujoco.MjModel, dims: list[int], friction: np.ndarray) -> dict[str, Any]:
+    """One row for each axis of a contact: D in units of the contact's, and the friction of the cone.
+
+    ``R_1 = R_0 / impratio`` and ``R_k mu_k^2 = R_1 mu_1^2`` (``mj_makeImpedance``). ``cone_friction`` has mu of the
+    regularised cone, ``mu_1 sqrt(R_1 / R_0)``, then the friction of each axis.
+    """
+    impratio = max(MINVAL, mjm.opt.impratio)
+    axes = max(dims, default=1)
+    cone = np.zeros((axes, len(dims)))
+    edges, scale = [], []
+    for c, (dim, mu) in enumerate(zip(dims, friction, strict=True)):
+        edges += list(np.eye(axes)[:dim])
+        scale += [1.0, *(impratio * (mu[: dim - 1] / mu[0]) ** 2)]
+        if dim > 1:
+            cone[0, c] = mu[0] / np.sqrt(impratio)
+            cone[1:dim, c] = mu[: dim - 1]
+    return dict(
+        row_edge=np.array(edges).reshape(len(edges), axes).T[..., None],
+        row_scale=items(np.array(scale)),
+        cone_friction=cone[..., None],
+    )
 
 
 def _row_edges(dims: list[int], friction: np.ndarray) -> np.ndarray:
@@ -170,8 +350,16 @@ def _pair_group(mjm: mujoco.MjModel, name: str, pairs: list[GeomPair]) -> dict[s
     }
 
 
-def _impedance(mjm, name: str, solref, solimp, margin, invweight) -> Part:
-    """Constants of the impedance and reference of constraint rows.
+def _impedance(mjm: mujoco.MjModel, name: str, solref, solimp, margin, invweight) -> Part:
+    """Constants of the impedance and reference of constraints, under names that start with ``name``."""
+    constants = _constants(mjm, solref, solimp) | dict(margin=margin, invweight=invweight)
+    power = constants["power"]
+    static = {f"{name}_power1": bool((power == 1).all()), f"{name}_power2": bool((power == 2).all())}
+    return static, {f"{name}_{what}": items(value) for what, value in constants.items()}
+
+
+def _constants(mjm: mujoco.MjModel, solref: np.ndarray, solimp: np.ndarray, *_) -> dict[str, np.ndarray]:
+    """What the impedance and reference are made of, for constraints ``(n, 2)`` and ``(n, 5)``.
 
     MuJoCo documentation, "Computation", section "Constraint model: parameters"; the clamps are those of
     ``getsolparam`` and ``mj_makeImpedance``.
@@ -192,18 +380,14 @@ def _impedance(mjm, name: str, solref, solimp, margin, invweight) -> Part:
         )
         b = np.where(ref[:, 1] > 0, 2 / np.maximum(MINVAL, dmax * ref[:, 0]), -ref[:, 1] / dmax)
     flat = (dmin == dmax) | (width <= MINVAL)
-    start = np.where(flat, 0.5 * (dmin + dmax), dmin)
-    static = {f"{name}_power1": bool((power == 1).all()), f"{name}_power2": bool((power == 2).all())}
-    return static, {
-        f"{name}_stiffness": k[:, None],
-        f"{name}_damping": b[:, None],
-        f"{name}_margin": np.asarray(margin, float).reshape(-1, 1),
-        f"{name}_invweight": np.asarray(invweight, float).reshape(-1, 1),
-        f"{name}_imp0": start[:, None],
-        f"{name}_imprange": np.where(flat, 0.0, dmax - dmin)[:, None],
-        f"{name}_invwidth": np.where(flat, 0.0, 1 / np.where(flat, 1.0, width))[:, None],
-        f"{name}_mid": mid[:, None],
-        f"{name}_power": power[:, None],
-        f"{name}_rise": (mid ** (1 - power))[:, None],
-        f"{name}_fall": ((1 - mid) ** (1 - power))[:, None],
-    }
+    return dict(
+        stiffness=k,
+        damping=b,
+        imp0=np.where(flat, 0.5 * (dmin + dmax), dmin),
+        imprange=np.where(flat, 0.0, dmax - dmin),
+        invwidth=np.where(flat, 0.0, 1 / np.where(flat, 1.0, width)),
+        mid=mid,
+        power=power,
+        rise=mid ** (1 - power),
+        fall=(1 - mid) ** (1 - power),
+    )

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .. import newton as reference
 from ..system import System
 from . import launch
 from .line_search import Line, search_line
@@ -39,6 +40,9 @@ from .tiles import (
     store_vector,
 )
 
+NEWTON = 2
+"""mjSOL_NEWTON"""
+
 WARPS = 16
 """Warps to a multiprocessor. A program that starts late, because fewer fit, finds less or nothing to do."""
 
@@ -50,10 +54,15 @@ def solve(
     contact_pos: Tensor,
     contact_frame: Tensor,
     row_edge: Tensor,
-    limit_axis: Tensor,
-    D: Tensor,
-    reference: Tensor,
+    given_jac: Tensor,
+    given_D: Tensor,
+    given_ref: Tensor,
+    contact_D: Tensor,
+    contact_ref: Tensor,
+    row_scale: Tensor,
+    cone_friction: Tensor,
     damping: Tensor,
+    frictionloss: Tensor,
     qvel: Tensor,
     qfrc_smooth: Tensor,
     qacc_smooth: Tensor,
@@ -62,22 +71,28 @@ def solve(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The operator `solve`."""
     s = System.of(system)
+    if s.cone or s.ne or s.nf or s.solver != NEWTON or contact_ref.shape[0] > 1:
+        return reference.solve(
+            M, cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac, given_D, given_ref, contact_D,
+            contact_ref, row_scale, cone_friction, damping, frictionloss, qvel, qfrc_smooth, qacc_smooth,
+            qacc_warmstart, system,
+        )  # fmt: skip
     qacc = torch.empty_like(qacc_smooth, memory_format=torch.contiguous_format)
     qfrc_constraint, niter = torch.empty_like(qacc), M.new_empty(M.shape[-1], dtype=torch.int32)
-    if not (s.nv and s.limits + s.rows and niter.numel()):
+    if not (s.nv and s.ngiven + s.rows and niter.numel()):
         return qacc.copy_(qacc_smooth), qfrc_constraint.zero_(), niter.zero_()
-    if limit_axis.stride(-1) == 0:  # the same in all worlds
-        limit_axis = limit_axis[..., :1]
+    if given_jac.stride(-1) == 0:  # the same in all worlds
+        given_jac = given_jac[..., :1]
     inputs = launch.contiguous(
-        M, cdof, subtree_com, contact_pos, contact_frame, row_edge, limit_axis, D, reference, damping, qvel,
-        qfrc_smooth, qacc_smooth, qacc_warmstart,
+        M, cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac, given_D, given_ref, contact_D,
+        contact_ref, damping, qvel, qfrc_smooth, qacc_smooth, qacc_warmstart,
     )  # fmt: skip
     _launch(s, inputs, (qacc, qfrc_constraint, niter))
     return qacc, qfrc_constraint, niter
 
 
 def _launch(s: System, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, Tensor, Tensor]) -> None:
-    M, limit_axis = inputs[0], inputs[6]
+    M, given_jac = inputs[0], inputs[6]
     worlds = M.shape[-1]
     n, slots = launch.padded(s.nv), slots_of(s)
     w = _group(M, n)
@@ -89,8 +104,8 @@ def _launch(s: System, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, Tensor
     t = tables_of(s, M.device)
     with launch.on_device(M):
         newton_kernel[(programs,)](
-            *inputs, *outputs, t.element, t.constraint_row, t.row_constraint, t.limit_dof, t.limit_size, t.side_root,
-            t.side_moved, workspace, slot_row, next_group, worlds, limit_axis.shape[-1], **constants(s),
+            *inputs, *outputs, t.element, t.constraint_row, t.row_constraint, t.given_at, t.side_root,
+            t.side_moved, workspace, slot_row, next_group, worlds, given_jac.shape[-1], **constants(s),
             SLOTS=slots, N=n, W=w, num_warps=warps, enable_fp_fusion=True,
         )  # fmt: skip
 
@@ -105,7 +120,7 @@ def constants(s: System) -> dict[str, float]:
     return {
         "nv": s.nv,
         "nbody": s.nbody,
-        "limits": s.limits,
+        "given": s.ngiven,
         "contacts": s.contacts,
         "contact_rows": s.rows,
         "axes": s.axes,
@@ -120,7 +135,7 @@ def constants(s: System) -> dict[str, float]:
 
 def slots_of(s: System) -> int:
     """Slots for all rows that a world could use at once."""
-    return triton.cdiv(s.limits + s.rows, ROWS.value) * ROWS.value
+    return triton.cdiv(s.ngiven + s.rows, ROWS.value) * ROWS.value
 
 
 def workspace_size(n: int, w: int, slots: int) -> int:
@@ -137,11 +152,11 @@ def _resident(device: torch.device, warps: int) -> int:
 
 @triton.jit
 def newton_kernel(
-    M, cdof, subtree_com, contact_pos, contact_frame, row_edge, limit_axis, D, reference, damping, qvel,
-    qfrc_smooth, qacc_smooth, qacc_warmstart, qacc_out, qfrc_out, niter_out, element, constraint_row,
-    row_constraint, limit_dof, limit_size, side_root, side_moved, workspace, slot_row, next_group,
-    worlds: tl.int64, axis_worlds: tl.int64,
-    nv: tl.constexpr, nbody: tl.constexpr, limits: tl.constexpr, contacts: tl.constexpr, contact_rows: tl.constexpr,
+    M, cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac, given_D, given_ref,
+    contact_D, contact_ref, damping, qvel, qfrc_smooth, qacc_smooth, qacc_warmstart, qacc_out, qfrc_out, niter_out,
+    element, constraint_row, row_constraint, given_at, side_root, side_moved, workspace, slot_row, next_group,
+    worlds: tl.int64, given_worlds: tl.int64,
+    nv: tl.constexpr, nbody: tl.constexpr, given: tl.constexpr, contacts: tl.constexpr, contact_rows: tl.constexpr,
     axes: tl.constexpr, sides: tl.constexpr, widest: tl.constexpr, tolerance: tl.constexpr,
     ls_tolerance: tl.constexpr, iterations: tl.constexpr, ls_iterations: tl.constexpr, SLOTS: tl.constexpr,
     N: tl.constexpr, W: tl.constexpr,
@@ -160,11 +175,12 @@ def newton_kernel(
         # A tuple that is assigned to a name would lose its constants.
         qacc, force, niter = _solve_group(
             Structure(
-                constraint_row, row_constraint, limit_dof, limit_size, side_root, side_moved,
-                nv, nbody, limits, contacts, contact_rows, axes, sides, widest,
+                constraint_row, row_constraint, given_at, side_root, side_moved,
+                nv, nbody, given, contacts, contact_rows, axes, sides, widest,
             ),
             Factors(
-                cdof, subtree_com, contact_pos, contact_frame, row_edge, limit_axis, axis_worlds, D, reference, damping
+                cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac, given_worlds, given_D, given_ref,
+                contact_D, contact_ref, damping,
             ),
             Rows(jac, weight, weight + SLOTS * W, weight + 2 * SLOTS * W, weight + 3 * SLOTS * W, row, 0),
             M, element, mass, factor, qvel, qfrc_smooth, qacc_smooth, qacc_warmstart, world, inside, worlds,
@@ -185,7 +201,7 @@ def _solve_group(
 ):  # fmt: skip
     """Accelerations, the rows' joint forces (N, W) and iterations (W,) of a group."""
     W: tl.constexpr = world.shape[0]
-    filled = list_rows(s, f.weight, rows.row, world, inside, worlds)
+    filled = list_rows(s, f, rows.row, world, inside, worlds)
     rows = Rows(rows.jac, rows.weight, rows.aref, rows.residual, rows.rate, rows.row, tl.max(filled, 0))
     qacc = load_vector(qacc_smooth, s.nv, world, inside, worlds, N)
     force = tl.zeros_like(qacc)

@@ -1,4 +1,4 @@
-"""Constraint rows made where they are in use: from limit axes, and from contact frames and motion axes.
+"""Constraint rows made where they are in use: from the values of given rows, and from contact frames and motion axes.
 
 Worlds seldom use the same rows. The workspace of a group has slots; each world fills them with its own rows, one after
 the other, and the slots of the others hold zeros there.
@@ -31,17 +31,19 @@ class Rows(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """What rows are made of: arguments of the operator, the world last, and the stride of limit_axis over worlds."""
+    """What rows are made of: arguments of the operator, the world last, and the stride of given_jac over worlds."""
 
     cdof: tl.tensor
     com: tl.tensor
     pos: tl.tensor
     frame: tl.tensor
     edge: tl.tensor
-    axis: tl.tensor
-    axis_worlds: tl.tensor
-    weight: tl.tensor
-    reference: tl.tensor
+    given: tl.tensor
+    given_worlds: tl.tensor
+    given_weight: tl.tensor
+    given_reference: tl.tensor
+    contact_weight: tl.tensor
+    contact_reference: tl.tensor
     damping: tl.tensor
 
 
@@ -50,13 +52,12 @@ class Structure(NamedTuple):
 
     constraint_row: tl.tensor
     row_constraint: tl.tensor
-    limit_dof: tl.tensor
-    limit_size: tl.tensor
+    given_at: tl.tensor
     side_root: tl.tensor
     side_moved: tl.tensor
     nv: tl.constexpr
     nbody: tl.constexpr
-    limits: tl.constexpr
+    given: tl.constexpr
     contacts: tl.constexpr
     contact_rows: tl.constexpr
     axes: tl.constexpr
@@ -84,24 +85,35 @@ def jac_at(first, N: tl.constexpr, W: tl.constexpr):
 
 
 @triton.jit
-def list_rows(s, weight, row, world, inside, worlds):
+def list_rows(s, f, row, world, inside, worlds):
     """Write to each world's slots which rows are active in it; returns how many they are (W,)."""
     W: tl.constexpr = world.shape[0]
     lane = tl.arange(0, W)[None, :]
     filled = tl.zeros((W,), tl.int32)
-    for first in range(0, s.limits + s.contacts, CONSTRAINTS):
+    for first in range(0, s.given + s.contacts, CONSTRAINTS):
         constraint = first + tl.arange(0, CONSTRAINTS)
-        known = constraint < s.limits + s.contacts
+        known = constraint < s.given + s.contacts
         start = tl.load(s.constraint_row + constraint, mask=known, other=0)
         size = tl.load(s.constraint_row + constraint + 1, mask=known, other=0) - start
-        at = global_at(constraint[:, None], world[None, :], worlds)
-        active = tl.load(weight + at, mask=known[:, None] & inside[None, :], other=0) != 0
+        mask = known[:, None] & inside[None, :]
+        active = (
+            of_constraint(s, f.given_weight, f.contact_weight, constraint[:, None], mask, world, worlds) != 0
+        )
         used = tl.where(active, size[:, None], 0)
         slot = filled[None, :] + tl.cumsum(used, 0) - used
         for r in range(s.widest):
             tl.store(row + (slot + r) * W + lane, start[:, None] + r, mask=used > r)
         filled += tl.sum(used, 0)
     return filled
+
+
+@triton.jit
+def of_constraint(s, given, contact, constraint, used, world, worlds):
+    """Values of constraints, from those of given rows and those of contacts; zero where not used."""
+    is_given = constraint < s.given
+    x = tl.load(given + global_at(constraint, world[None, :], worlds), mask=used & is_given, other=0)
+    at = global_at(constraint - s.given, world[None, :], worlds)
+    return x + tl.load(contact + at, mask=used & ~is_given, other=0)
 
 
 @triton.jit
@@ -115,16 +127,15 @@ def make_rows(s, f, rows, filled, qvel, world, inside, worlds):
         used = (first + tl.arange(0, ROWS))[:, None] < filled[None, :]
         row = tl.load(rows.row + at, mask=used, other=0)
         constraint = tl.load(s.row_constraint + row, mask=used, other=0)
-        of_constraint = global_at(constraint, world[None, :], worlds)
-        weight = tl.load(f.weight + of_constraint, mask=used, other=0)
-        reference = tl.load(f.reference + of_constraint, mask=used, other=0)
-        damping = tl.load(f.damping + constraint, mask=used, other=0)
+        weight = of_constraint(s, f.given_weight, f.contact_weight, constraint, used, world, worlds)
+        reference = of_constraint(s, f.given_reference, f.contact_reference, constraint, used, world, worlds)
+        damping = tl.load(f.damping + row, mask=used, other=0)
 
         jac = tl.zeros((ROWS, N, W), qvel.dtype)
-        if s.limits > 0:
-            jac += _limit_rows(s, f, constraint, used & (constraint < s.limits), world, N)
+        if s.given > 0:
+            jac += _given_rows(s, f, constraint, used & (constraint < s.given), world, N)
         if s.contacts > 0:
-            contact, row = constraint - s.limits, row - s.limits
+            contact, row = constraint - s.given, row - s.given
             jac += _contact_rows(s, f, contact, row, used & (contact >= 0), world, inside, worlds, N)
         tl.store(rows.jac + jac_at(first, N, W), jac)
         tl.store(rows.weight + at, weight)
@@ -133,17 +144,12 @@ def make_rows(s, f, rows, filled, qvel, world, inside, worlds):
 
 
 @triton.jit
-def _limit_rows(s, f, limit, used, world, N: tl.constexpr):
-    """J (ROWS, N, W) of limits (ROWS, W), zero where not used."""
+def _given_rows(s, f, given, used, world, N: tl.constexpr):
+    """J (ROWS, N, W) of given rows (ROWS, W), zero where not used."""
     dof = tl.arange(0, N)[None, :, None]
-    start = tl.load(s.limit_dof + limit, mask=used, other=0)
-    size = tl.load(s.limit_size + limit, mask=used, other=0)
-    jac = tl.zeros((limit.shape[0], N, limit.shape[1]), f.axis.dtype.element_ty)
-    for k in tl.static_range(3):
-        at = global_at(k * s.limits + limit, world[None, :] * (f.axis_worlds > 1), f.axis_worlds)
-        axis = tl.load(f.axis + at, mask=used & (k < size), other=0)
-        jac += tl.where(dof == (start + k)[:, None, :], axis[:, None, :], 0.0)
-    return jac
+    value = tl.load(s.given_at + given[:, None, :] * N + dof, mask=used[:, None, :], other=-1)
+    at = global_at(value, world[None, None, :] * (f.given_worlds > 1), f.given_worlds)
+    return tl.load(f.given + at, mask=value >= 0, other=0)
 
 
 @triton.jit

@@ -23,9 +23,9 @@ class Tables:
     Attributes:
       element: (N, N), where M[i, j] and M[j, i] stand in the sparse inertia, -1 where they are zero.
       M_rowadr, M_colind, dof_bodyid: as in `System`; M_rowadr has the number of elements at its end.
-      constraint_row: (limits + contacts + 1,), the first row of each constraint, then the number of rows.
+      constraint_row: (ngiven + contacts + 1,), the first row of each constraint, then the number of rows.
       row_constraint: (rows,), the constraint of each row.
-      limit_dof, limit_size: (limits,).
+      given_at: (ngiven, N), where the value of a given row and dof stands, -1 where there is none.
       side_root: (contacts, sides), root body of the tree of each side, 0 where there is no such side.
       side_moved: (contacts, sides, N) int8, 1 or -1 where a dof moves a side of a contact, else 0.
     """
@@ -36,8 +36,7 @@ class Tables:
     dof_bodyid: Tensor
     constraint_row: Tensor
     row_constraint: Tensor
-    limit_dof: Tensor
-    limit_size: Tensor
+    given_at: Tensor
     side_root: Tensor
     side_moved: Tensor
 
@@ -56,8 +55,8 @@ def tables_of(system: System, device: torch.device) -> Tables:
 
 
 def _make(system: System, device: torch.device) -> Tables:
-    limits = system.limits
-    constraint_row = [*range(limits), *(limits + row for row in system.contact_row)]
+    given = system.ngiven
+    constraint_row = [*range(given), *(given + row for row in system.contact_row)]
     owner = [c for c, (first, end) in enumerate(pairwise(constraint_row)) for _ in range(first, end)]
     root, moved = _sides(system)
     numbers = {
@@ -67,8 +66,7 @@ def _make(system: System, device: torch.device) -> Tables:
         "dof_bodyid": system.dof_bodyid,
         "constraint_row": constraint_row,
         "row_constraint": owner,
-        "limit_dof": system.limit_dof,
-        "limit_size": system.limit_size,
+        "given_at": _given_values(system),
         "side_root": root,
     }
     tensors = {name: torch.as_tensor(x, dtype=torch.int32).to(device) for name, x in numbers.items()}
@@ -82,6 +80,14 @@ def _elements(system: System) -> Tensor:
         for e, j in enumerate(row):
             element[i, j] = element[j, i] = start + e
     return element
+
+
+def _given_values(system: System) -> Tensor:
+    at = torch.full((system.ngiven, padded(system.nv)), -1, dtype=torch.int32)
+    for row, (start, dofs) in enumerate(zip(system.given_start, system.given_dofs, strict=False)):
+        for e, dof in enumerate(dofs):
+            at[row, dof] = start + e
+    return at
 
 
 def sides_of(system: System) -> int:
