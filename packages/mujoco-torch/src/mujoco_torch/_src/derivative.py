@@ -105,20 +105,18 @@ def _at_limit(of_output, force: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     return of_output @ (~_inside(force, lower, upper)).to(force.dtype) > 0
 
 
-def medium_rate(m: InsideModel, d: InsideData, symmetric: bool) -> tuple[Tensor, Tensor]:
-    """Both triangles ``[nL, B]`` of d qfrc_fluid / d qvel, diagonal included.
+def medium_rate(m: InsideModel, d: InsideData) -> tuple[Tensor, Tensor]:
+    """Lower triangles ``[nL, B]`` of the symmetric and the skew part of d qfrc_fluid / d qvel, diagonals included.
 
-    The derivative of a body's wrench by its motion is a 6 x 6 matrix; those of a subtree add up, as inertias do.
-    Symmetric: only its symmetric part counts, as in C under ``implicitfast``.
+    The derivative of a body's wrench by its motion is a 6 x 6 matrix; those of a subtree add up, as inertias do. As the
+    motion of a body and the forces on the dofs go through the same axes, its parts are those of the sum.
     """
-    rates = m.system.dof_body @ (m.body_descendants @ body_rates(m, d, symmetric))
+    rates = m.system.dof_body @ (m.body_descendants @ body_rates(m, d))
     columns = rates.unflatten(0, (6, 6))  # [column, row]
     wrench = sum(columns[k] * d.cdof[k] for k in range(6))
-    upper = dot(m.rate_col @ d.cdof, m.rate_row @ wrench)
-    if symmetric:
-        return upper, upper
     transposed = torch.stack([dot(columns[k], d.cdof) for k in range(6)])
-    return dot(m.rate_row @ transposed, m.rate_col @ d.cdof), upper
+    axis = 0.5 * (m.rate_col @ d.cdof)
+    return dot(axis, m.rate_row @ (transposed + wrench)), dot(axis, m.rate_row @ (transposed - wrench))
 
 
 def _modified_inertia(m: InsideModel, d: InsideData) -> Tensor:
@@ -176,34 +174,43 @@ def solve_implicit(m: InsideModel, d: InsideData, force: Tensor) -> Tensor:
     both = _modified_inertia(m, d)
     lower, upper = bias_rate(m, d)
     if m.fluid_boxes or m.fluid_ellipsoids:
-        below, above = medium_rate(m, d, symmetric=False)
-        lower, upper = lower - below, upper - above
+        symmetric, skew = medium_rate(m, d)
+        lower, upper = lower - symmetric - skew, upper - symmetric + skew
     triangles = torch.cat((both + m.timestep * lower, both + m.timestep * upper))
     dense = (m.rate_dense @ triangles).unflatten(0, (m.nv, m.nv))
     return solver.solve_dense(dense, force)
 
 
 def solve_implicitfast(m: InsideModel, d: InsideData, force: Tensor) -> Tensor:
-    """The same without the derivative of ``qfrc_bias``, so that M - h D is symmetric and as sparse as M.
+    """The same without the derivative of ``qfrc_bias`` and the skew part of that of ``qfrc_fluid``.
 
-    Free bodies that carry no joint keep that derivative, too; their 6 x 6 blocks are solved apart.
+    So M - h D is symmetric and as sparse as M. Free bodies that carry no joint keep all of D; their 6 x 6 blocks are
+    solved apart.
     """
-    modified = _modified_inertia(m, d)
+    modified, skew = _modified_inertia(m, d), None
     if m.fluid_boxes or m.fluid_ellipsoids:
-        modified = modified - m.timestep * medium_rate(m, d, symmetric=True)[0]
+        symmetric, skew = medium_rate(m, d)
+        modified = modified - m.timestep * symmetric
     sparse = modified if m.rate_full else m.rate_inertia @ modified
     factored = factor_m.inside(m, d.replace(M=sparse))
     qacc = solve_m(m, factored, force)
     if not m.nlone:
         return qacc
     others = qacc - m.lone_dof.T @ (m.lone_dof @ qacc)
-    return others + m.lone_dof.T @ _solve_lone(m, d, modified, force).stack().flatten(0, 1)
+    return others + m.lone_dof.T @ _solve_lone(m, d, modified, skew, force).stack().flatten(0, 1)
 
 
-def _solve_lone(m: InsideModel, d: InsideData, modified: Tensor, force: Tensor) -> Components:
-    """Accelerations ``[6, nlone, B]`` of free bodies that carry no joint, by elimination of the translation."""
-    blocks = (m.lone_block @ modified).unflatten(0, (4, 9, m.nlone))
-    A, B, C, D = (_columns(block) for block in blocks)
+def _solve_lone(
+    m: InsideModel, d: InsideData, modified: Tensor, skew: Tensor | None, force: Tensor
+) -> Components:
+    """Accelerations ``[6, nlone, B]`` of free bodies that carry no joint, by elimination of the translation.
+
+    Of D without ``qfrc_bias`` only an ellipsoid in a medium makes a skew part; inertia boxes have none.
+    """
+    blocks = m.lone_block @ modified
+    if m.fluid_ellipsoids:
+        blocks = blocks - m.timestep * (m.lone_skew @ skew)
+    A, B, C, D = (_columns(block) for block in blocks.unflatten(0, (4, 9, m.nlone)))
     shift, turn = _lone_bias_rate(m, d)
     B = [b + m.timestep * x for b, x in zip(B, shift, strict=True)]
     D = [x + m.timestep * y for x, y in zip(D, turn, strict=True)]

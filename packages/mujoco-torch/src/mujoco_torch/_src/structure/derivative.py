@@ -119,21 +119,30 @@ def _bias(mjm: mujoco.MjModel, index: dict) -> Part:
 
 
 def _lone_bodies(mjm: mujoco.MjModel, index: dict) -> Part:
-    """For ``implicitfast``: free bodies that carry no joint, and their 6 x 6 blocks."""
+    """For ``implicitfast``: free bodies that carry no joint (``mj_isFreeBody``), and their 6 x 6 blocks.
+
+    The blocks are made of the lower triangle of a symmetric matrix, or of one that is the negative of its transpose.
+    """
     free = np.flatnonzero(mjm.jnt_type == JointType.FREE)
     trees = mjm.body_treeid[mjm.jnt_bodyid[free]]
     lone = [j for j, tree in zip(free, trees, strict=True) if mjm.tree_dofnum[tree] == 6]
     first = [int(mjm.jnt_dofadr[j]) for j in lone]
     body = [int(mjm.jnt_bodyid[j]) for j in lone]
-    blocks = [
-        index[a + max(r, c), a + min(r, c)]
+    places = [
+        (a + r, a + c)
         for half in ((0, 0), (0, 3), (3, 0), (3, 3))
         for r in range(half[0], half[0] + 3)
         for c in range(half[1], half[1] + 3)
         for a in first
     ]
+    elements = [index[max(place), min(place)] for place in places]
+    signs = [np.sign(r - c) for r, c in places]
     arrays = dict(
-        lone_block=select(blocks, len(index)),
+        lone_block=select(elements, len(index)),
+        lone_skew=Pattern(
+            [(k, e, s) for k, (e, s) in enumerate(zip(elements, signs, strict=True)) if s],
+            (len(elements), len(index)),
+        ),
         lone_dof=select([a + k for k in range(6) for a in first], mjm.nv),
         lone_turn=select([a + k for k in (3, 4, 5) for a in first], mjm.nv),
         lone_slide=select([a + k for k in range(3) for a in first], mjm.nv),
