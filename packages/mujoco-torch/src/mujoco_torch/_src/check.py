@@ -227,12 +227,6 @@ def _solver(s: _Subject) -> _Found:
         yield f"the constraint solver {_label(SolverType, value)} is not available", ()
 
 
-def _noslip(s: _Subject) -> _Found:
-    count = s.mjm.opt.noslip_iterations
-    if count > 0 and s.has_rows:
-        yield f"the no-slip pass is not available, {count} iterations are asked for", ()
-
-
 def _islands(s: _Subject) -> _Found:
     opt = s.mjm.opt
     by_islands = s.mjm.ntree > 1 and not opt.disableflags & DisableBit.ISLAND
@@ -444,12 +438,6 @@ RULES = (
         _solver,
     ),
     Rule(
-        "noslip",
-        "no-slip iterations, where a constraint is possible",
-        "set the option noslip_iterations to 0",
-        _noslip,
-    ),
-    Rule(
         "islands",
         "constraint islands cut short: several trees and less than ten solver iterations",
         'set <flag island="disable"/>, or the option iterations to 10 or more',
@@ -591,7 +579,7 @@ SUPPORTED = (
         "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; moving surfaces; both cones",
     ),
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
-    ("solver", "Newton, conjugate gradients, warm start"),
+    ("solver", "Newton, conjugate gradients, warm start, no-slip pass"),
     ("integrators", "Euler with implicit damping, RK4"),
     ("flags", "every disable flag of MuJoCo 4.0; the enable flag invdiscrete"),
     ("cameras and lights", "every tracking mode"),

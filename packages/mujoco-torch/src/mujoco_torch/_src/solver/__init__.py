@@ -1,7 +1,7 @@
 """The dynamics problem, worlds last: inertia, its factor, and the constraint solver, as operators of torch."""
 
 from .mass import full_m
-from .ops import factor_m, mass_matrix, solve, solve_m
+from .ops import factor_m, mass_matrix, noslip, solve, solve_m
 from .penalty import row_force
 from .rows import jacobian, row_weight
 from .system import RowKind, System
@@ -13,6 +13,7 @@ __all__ = [
     "full_m",
     "jacobian",
     "mass_matrix",
+    "noslip",
     "row_force",
     "row_weight",
     "solve",
