@@ -59,11 +59,9 @@ REFUSED = [
     ("integrator", _option('integrator="implicitfast"'), ()),
     ("integrator", _option('integrator="discrete"'), ()),
     ("solver", _option('solver="PGS"'), ()),
-    ("solver", _option('solver="CG"'), ()),
-    ("solver", _option('solver="CG"', FLOOR + FALLING.format(type="sphere")), ()),
-    ("cone", _option('cone="elliptic"', FLOOR + FALLING.format(type="sphere")), ()),
-    ("noslip", _option('noslip_iterations="2"'), ()),
+    ("solver", _option('solver="PGS"', FLOOR + FALLING.format(type="sphere")), ()),
     ("islands", _option('iterations="9"', LIMITED + FLOOR + FALLING.format(type="sphere")), ()),
+    ("islands", _option('solver="CG" iterations="99"', LIMITED + FLOOR + FALLING.format(type="sphere")), ()),
     ("enable-flag", _flag("sleep"), ("flag 'sleep'",)),
     ("fluid", _option('density="1.2"'), ()),
     ("fluid", _option('viscosity=".01"'), ()),
@@ -160,7 +158,11 @@ ALLOWED = {
     "RK4": _option('integrator="RK4"'),
     "few iterations for one tree": _option('iterations="1"', FLOOR + FALLING.format(type="sphere")),
     "another solver with nothing to solve": _option('solver="PGS" noslip_iterations="3"', ""),
-    "limits disabled": _xml(rest='<option solver="CG"><flag limit="disable"/></option>'),
+    "conjugate gradients": _option('solver="CG"', FLOOR + FALLING.format(type="sphere")),
+    "elliptic cones and the no-slip pass": _option(
+        'cone="elliptic" noslip_iterations="2"', FLOOR + FALLING.format(type="sphere")
+    ),
+    "limits disabled": _xml(rest='<option solver="PGS"><flag limit="disable"/></option>'),
     "sparse Jacobian": _option('jacobian="sparse"'),
     "wind without a medium": _option('wind="1 2 3"'),
     "inverse dynamics flag": _flag("invdiscrete"),
@@ -309,17 +311,15 @@ EDITED = {
     "geom_type": "geom-pair",
     "jnt_springyield": "plastic-spring",
     "jnt_stiffnesspoly": "polynomial-spring",
-    "opt.cone": "cone",
     "opt.density": "fluid",
     "opt.disableactuator": "actuator-group",
     "opt.enableflags": "enable-flag",
     "opt.integrator": "integrator",
-    "opt.noslip_iterations": "noslip",
     "opt.solver": "solver",
     "opt.viscosity": "fluid",
     "pair_adhesion": "adhesion",
 }
-EDIT_VALUE = {"opt.solver": 1, "opt.cone": 1, "actuator_gaintype": 2, "geom_type": 6, "opt.integrator": 2}
+EDIT_VALUE = {"opt.solver": 0, "actuator_gaintype": 2, "geom_type": 6, "opt.integrator": 2}
 
 
 @pytest.mark.parametrize("field", EDITED)
@@ -385,11 +385,13 @@ def test_every_option_has_been_thought_of():
         "gravity",
         "iterations",
         "ls_iterations",
+        "cone",
+        "noslip_iterations",
+        "noslip_tolerance",
     }
     of_refused = {
         "wind",
         "magnetic",
-        "noslip_tolerance",
         "sleep_tolerance",
         "ccd_tolerance",
         "ccd_iterations",

@@ -60,8 +60,9 @@ _CALLBACKS = ("control", "passive", "contactfilter", "sensor", "act_dyn", "act_g
 
 _MAX_DISABLEABLE_GROUP = 30
 
-# Newton's method takes 1 to 8 iterations on the packaged models, from any start; fewer may stop it half-way.
-_ENOUGH_ITERATIONS = 10
+# Newton's method takes 1 to 8 iterations on the packaged models, from any start; fewer may stop it half-way. Conjugate
+# gradients take 100 at most where few rows are active.
+_ENOUGH_ITERATIONS = {SolverType.NEWTON: 10, SolverType.CG: 100}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,7 +231,7 @@ def _solver(s: _Subject) -> _Found:
 def _islands(s: _Subject) -> _Found:
     opt = s.mjm.opt
     by_islands = s.mjm.ntree > 1 and not opt.disableflags & DisableBit.ISLAND
-    if by_islands and s.has_rows and opt.iterations < _ENOUGH_ITERATIONS:
+    if by_islands and s.has_rows and opt.iterations < _ENOUGH_ITERATIONS.get(opt.solver, 0):
         yield (
             f"{s.mjm.ntree} trees in separate islands get {opt.iterations} solver iterations each in MuJoCo",
             (),
@@ -439,8 +440,8 @@ RULES = (
     ),
     Rule(
         "islands",
-        "constraint islands cut short: several trees and less than ten solver iterations",
-        'set <flag island="disable"/>, or the option iterations to 10 or more',
+        "constraint islands cut short: several trees and less than ten solver iterations, of CG a hundred",
+        'set <flag island="disable"/>, or the option iterations to 10 or more, with CG to 100',
         _islands,
     ),
     Rule(

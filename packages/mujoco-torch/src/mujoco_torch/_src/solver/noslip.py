@@ -149,54 +149,61 @@ def _in_cone(A: Tensor, b: Tensor, old: Tensor, friction: Tensor, normal: Tensor
     n = len(b)
     eye = torch.eye(n, dtype=b.dtype, device=b.device).unsqueeze(-1)
     A, b = A * friction.unsqueeze(1) * friction, b * friction
-    square = normal * normal
-    multiplier, going = torch.zeros_like(normal), torch.ones_like(normal, dtype=torch.bool)
-    v, singular = torch.zeros_like(b), torch.zeros_like(going)
+    held = (normal >= MINVAL) & ~_singular(A)
+    A = torch.where(held, A, eye)
+    square = torch.where(held, normal, 1.0) ** 2
+    multiplier, going = torch.zeros_like(normal), held
+    v = torch.zeros_like(b)
     for _ in range(_CONE_STEPS):
-        found, bent, bad = _solve_small(A + multiplier * eye, -b)
-        singular = singular | (going & bad)
-        going = going & ~bad
+        found, bent = _solve_small(A + multiplier * eye, -b)
         v = torch.where(going, found, v)
         over = (found * found).sum(0) - square
         going = going & (over >= _FLAT)
-        fall = 2 * (found * bent).sum(0)
-        step = over / torch.where(going, fall, 1.0)
+        step = over / torch.where(going, 2 * (found * bent).sum(0), 1.0)
         going = going & (step >= _FLAT)
         multiplier = torch.where(going, multiplier + step, multiplier)
     length = (v * v).sum(0)
     outside = (multiplier != 0) & (length > 0)
-    reach = (torch.where(outside, square, 1.0) / torch.where(outside, length, 1.0).clamp_min(MINVAL)).sqrt()
-    v = friction * v * torch.where(outside, reach, 1.0)
-    return torch.where(singular | (normal < MINVAL), 0.0, v)
+    reach = (square / torch.where(outside, length, 1.0).clamp_min(MINVAL)).sqrt()
+    return torch.where(held, friction * v * torch.where(outside, reach, 1.0), 0.0)
 
 
-def _solve_small(A: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """x = A^-1 b and A^-1 x (n, B), and where C takes A for singular: by its determinant, from n = 4 on by pivots."""
-    n = len(b)
-    least, determinant = torch.full_like(b[0], torch.inf), torch.ones_like(b[0])
-    factor: list[list[Tensor]] = []
+def _singular(A: Tensor) -> Tensor:
+    """Where C takes A (n, n, B) for singular: by its determinant up to n = 3, then by its pivots."""
+    pivots = torch.stack(_factor(A.detach())[1])
+    return (pivots.prod(0) if len(A) <= 3 else pivots.amin(0)) < _FLAT
+
+
+def _factor(A: Tensor) -> tuple[list[list[Tensor]], list[Tensor]]:
+    """L and D of A = L D L', of small n: L unit lower, by rows without the diagonal."""
+    lower: list[list[Tensor]] = []
     pivots: list[Tensor] = []
-    for i in range(n):
+    for i in range(len(A)):
         row: list[Tensor] = []
         for j in range(i):
-            rest = A[i, j] - sum(row[k] * pivots[k] * factor[j][k] for k in range(j))
+            rest = A[i, j] - sum(row[k] * pivots[k] * lower[j][k] for k in range(j))
             row.append(rest / pivots[j])
         pivot = A[i, i] - sum(row[k] * row[k] * pivots[k] for k in range(i))
-        least, determinant = torch.minimum(least, pivot), determinant * pivot
         pivots.append(torch.where(pivot < MINVAL, MINVAL, pivot))
-        factor.append(row)
+        lower.append(row)
+    return lower, pivots
+
+
+def _solve_small(A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """x = A^-1 b and A^-1 x (n, B), of small n."""
+    lower, pivots = _factor(A)
 
     def solve(right: Tensor) -> Tensor:
         x: list[Tensor] = []
-        for i in range(n):
-            x.append(right[i] - sum(factor[i][k] * x[k] for k in range(i)))
-        x = [x[i] / pivots[i] for i in range(n)]
-        for i in reversed(range(n)):
-            x[i] = x[i] - sum(factor[k][i] * x[k] for k in range(i + 1, n))
+        for i in range(len(b)):
+            x.append(right[i] - sum(lower[i][k] * x[k] for k in range(i)))
+        x = [y / pivot for y, pivot in zip(x, pivots, strict=True)]
+        for i in reversed(range(len(b))):
+            x[i] = x[i] - sum(lower[k][i] * x[k] for k in range(i + 1, len(b)))
         return torch.stack(x)
 
     found = solve(b)
-    return found, solve(found), (determinant if n <= 3 else least) < _FLAT
+    return found, solve(found)
 
 
 def noslip_grad(
