@@ -67,10 +67,11 @@ def solve(
 
     cdof (6, nv, B), subtree_com (3, nbody, B), contact_pos (3, ncon, B), contact_frame (9, ncon, B), qvel,
       qfrc_smooth, qacc_smooth, qacc_warmstart (nv, B).
-    row_edge (axes, nrow, 1): how far each contact row goes along each axis of its contact.
+    row_edge (axes, nrow, 1): how far each contact row goes along each axis of its contact; of a cone one axis by 1,
+      and no gradient goes there.
     given_jac (nJ, B or 1): values of the given rows, row by row, each in the order of `System.given_dofs`.
     given_D, given_ref (ngiven, B): weight, and the part of the reference that is not damping.
-    contact_D (ncon, B): weight of each contact; a row's is that times row_scale (nrow, 1).
+    contact_D (ncon, B): weight of each contact; a row's is that times row_scale (nrow, 1), 1 for pyramids.
     contact_ref (R, ncon, B): reference along the first R axes of each contact, R = 1 or all; a row's is the sum along
       its edge.
     cone_friction (axes, ncon, 1): mu, then the friction along each axis beside the normal; read of elliptic cones
