@@ -68,7 +68,7 @@ def solve(
     qacc_warmstart: Tensor,
     system: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The operator `solve`: limits and pyramids, whose rows have row_scale 1, by Newton's method; else the reference."""
+    """The operator `solve`: limits and pyramids (whose row_scale is 1) by Newton's method; else the reference."""
     s = System.of(system)
     if s.cone or s.ne or s.nf or s.solver != SolverType.NEWTON or contact_ref.shape[0] > 1:
         return reference.solve(
