@@ -176,6 +176,7 @@ def row_slots(m: Model, mjd: mujoco.MjData) -> list[int]:
     """The slot of each of C's constraint rows."""
     contact = contact_slots(m, [tuple(int(g) for g in c.geom) for c in mjd.contact])
     given = {owner: slot for slot, owner in enumerate(m.given_owner)}
+    jacobian = c_jacobian(mjd)
     slots: list[int] = []
     for i in range(mjd.nefc):
         kind, owner = int(mjd.efc_type[i]), int(mjd.efc_id[i])
@@ -183,7 +184,7 @@ def row_slots(m: Model, mjd: mujoco.MjData) -> list[int]:
             first = mjd.contact[owner].efc_address
             slots.append(len(given) + m.contact_efc_address[contact[owner]] + i - first)
         else:
-            slots.append(given[kind, owner, _part(m, mjd, i)])
+            slots.append(given[kind, owner, _part(m, mjd, i, jacobian[i])])
     return slots
 
 
@@ -194,13 +195,12 @@ _CONTACT_ROWS = (
 )
 
 
-def _part(m: Model, mjd: mujoco.MjData, row: int) -> int:
+def _part(m: Model, mjd: mujoco.MjData, row: int, jac: np.ndarray) -> int:
     """Number of a row within its equality, or the side of its limit."""
     mjm, kind, owner = mjd.model, mjd.efc_type[row], mjd.efc_id[row]
-    same = (np.asarray(mjd.efc_type) == kind) & (np.asarray(mjd.efc_id) == owner)
     if kind == ConstraintType.EQUALITY:
+        same = (np.asarray(mjd.efc_type) == kind) & (np.asarray(mjd.efc_id) == owner)
         return row - int(np.flatnonzero(same)[0])
-    jac = c_jacobian(mjd)[row]
     if kind == ConstraintType.LIMIT_TENDON:  # the upper side pushes back
         return int(jac @ _from_c(m, mjd, "ten_J")[owner] < 0)
     scalar = kind == ConstraintType.LIMIT_JOINT and mjm.jnt_type[owner] != JointType.BALL

@@ -6,6 +6,7 @@ one scalar a polynomial of another: *couplings*. Their values of the Jacobian ar
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -54,15 +55,16 @@ def equality_rows(mjm: mujoco.MjModel) -> list[Row]:
     """Rows of all equalities, active or not, by id; one that no dof moves has none."""
     if disabled(mjm, DisableBit.EQUALITY | DisableBit.CONSTRAINT):
         return []
-    return [row for e in range(mjm.neq) for row in _rows_of(mjm, e)]
+    moved = moved_by(mjm)
+    return [row for e in range(mjm.neq) for row in _rows_of(mjm, e, moved)]
 
 
-def _rows_of(mjm: mujoco.MjModel, e: int) -> list[Row]:
+def _rows_of(mjm: mujoco.MjModel, e: int, moved: np.ndarray) -> list[Row]:
     kind = mjm.eq_type[e]
     if kind in ANCHORED:
         bodies = anchored_bodies(mjm, e)
         weights = mjm.body_invweight0[bodies].sum(0)
-        dofs = tuple(int(i) for i in np.flatnonzero(moved_by(mjm)[bodies].any(0)))
+        dofs = tuple(int(i) for i in np.flatnonzero(moved[bodies].any(0)))
         count = 6 if kind == EqType.WELD else 3
         rows = [_row(mjm, e, k, dofs, float(weights[k // 3])) for k in range(count)]
     else:
@@ -115,12 +117,36 @@ def equalities(mjm: mujoco.MjModel, rows: list[Row], total: int) -> Part:
 
 
 def _anchors(mjm: mujoco.MjModel, rows: list[Row], anchored: list[int], total: int) -> Part:
-    """The anchors, first sides then second ones; *links*, each a dof that moves an anchor; and their rows."""
+    """The anchors, first sides then second ones; *links*, each a dof that moves an anchor; and their rows.
+
+    Residuals and values of the links have three or six components, one after the other.
+    """
     n = len(anchored)
     bodies = np.array([anchored_bodies(mjm, e) for e in anchored], dtype=int).reshape(n, 2).T.ravel()
     frames = [_anchor_frame(mjm, e, side) for side in (0, 1) for e in anchored]
-    mine = [row for row in rows if row.owner in anchored]
-    links = [(c, dof) for c, e in enumerate(anchored) for dof in mine_dofs(mine, e)]
+    weld = [mjm.eq_type[e] == EqType.WELD for e in anchored]
+    number = {e: c for c, e in enumerate(anchored)}
+    mine = [(i, row, number[row.owner]) for i, row in enumerate(rows) if row.owner in number]
+    components = 6 if any(weld) else 3
+    return dict(nanchored=n, welds=any(weld)), _links(mjm, rows, number, bodies, components, total) | dict(
+        anchor_body=select(bodies, mjm.nbody),
+        anchor_root=select(mjm.body_rootid[bodies], mjm.nbody),
+        anchor_pos=items(np.array([pos for pos, _ in frames]).reshape(2 * n, 3)),
+        anchor_quat=items(np.array([quat for _, quat in frames]).reshape(2 * n, 4)),
+        anchor_torque=items(mjm.eq_data[anchored, 10] * weld if n else np.zeros(0)),
+        anchored_row=Pattern([(i, row.part * n + c, 1.0) for i, row, c in mine], (len(rows), components * n)),
+        anchored_size=Pattern([(i, c, 1.0) for i, _, c in mine], (len(rows), n)),
+    )
+
+
+def _links(
+    mjm, rows: list[Row], number: dict[int, int], bodies, components: int, total: int
+) -> dict[str, Any]:
+    """The dofs that move each anchored pair, by the arms from its anchors, and the values of J that they make."""
+    n = len(number)
+    dofs = {row.owner: row.dofs for row in rows}  # all rows of an equality share them
+    links = [(c, dof) for e, c in number.items() for dof in dofs[e]]
+    place = {link: p for p, link in enumerate(links)}
     moved = moved_by(mjm)[bodies]
     arms = [
         (p, side * n + c, sign)
@@ -128,42 +154,26 @@ def _anchors(mjm: mujoco.MjModel, rows: list[Row], anchored: list[int], total: i
         for side, sign in ((0, 1.0), (1, -1.0))
         if moved[side * n + c, dof]
     ]
+    values = [
+        (value, row.part * len(links) + place[number[row.owner], dof], 1.0)
+        for value, (row, dof) in enumerate(_values(rows))
+        if row.owner in number
+    ]
     sign = np.zeros(len(links))
     for p, _, value in arms:
         sign[p] += value
-    number = {e: c for c, e in enumerate(anchored)}
-    place = {link: p for p, link in enumerate(links)}
-    row_entries, size_entries, link_entries, value = [], [], [], 0
-    for i, row in enumerate(rows):
-        for dof in row.dofs:
-            if row.owner in number:
-                link = place[number[row.owner], dof]
-                link_entries.append((value, row.part * len(links) + link, 1.0))
-            value += 1
-        if row.owner in number:
-            row_entries.append((i, row.part * n + number[row.owner], 1.0))
-            size_entries.append((i, number[row.owner], 1.0))
-    weld = [mjm.eq_type[e] == EqType.WELD for e in anchored]
-    comps = 6 if any(weld) else 3
-    return dict(nanchored=n, welds=any(weld)), dict(
-        anchor_body=select(bodies, mjm.nbody),
-        anchor_root=select(mjm.body_rootid[bodies], mjm.nbody),
-        anchor_pos=items(np.array([pos for pos, _ in frames]).reshape(2 * n, 3)),
-        anchor_quat=items(np.array([quat for _, quat in frames]).reshape(2 * n, 4)),
-        anchor_torque=items(mjm.eq_data[anchored, 10] * weld if n else np.zeros(0)),
+    return dict(
         link_dof=select([dof for _, dof in links], mjm.nv),
         link_arm=Pattern(arms, (len(links), 2 * n)),
         link_anchored=select([c for c, _ in links], n),
         link_sign=items(sign),
-        link_value=Pattern(link_entries, (total, comps * len(links))),
-        anchored_row=Pattern(row_entries, (len(rows), comps * n)),
-        anchored_size=Pattern(size_entries, (len(rows), n)),
+        link_value=Pattern(values, (total, components * len(links))),
     )
 
 
-def mine_dofs(rows: list[Row], e: int) -> tuple[int, ...]:
-    """The dofs of the rows of an equality, which all of them share."""
-    return next(row.dofs for row in rows if row.owner == e)
+def _values(rows: list[Row]) -> list[tuple[Row, int]]:
+    """The row and the dof of each value of J."""
+    return [(row, dof) for row in rows for dof in row.dofs]
 
 
 def _anchor_frame(mjm: mujoco.MjModel, e: int, side: int) -> tuple[np.ndarray, np.ndarray]:
@@ -197,33 +207,33 @@ def _couplings(mjm: mujoco.MjModel, rows: list[Row], coupled: list[int], total: 
         coefficients[c] = mjm.eq_data[e, :5]
         if _objects(mjm, e)[1] < 0:
             coefficients[c, 1:] = 0.0
-    slope, constant, tendons, row_entries, value = [], np.zeros(total), [], [], 0
-    for i, row in enumerate(rows):
-        if row.owner in coupled:
-            row_entries.append((i, coupled.index(row.owner), 1.0))
-            kind, second = mjm.eq_type[row.owner], _objects(mjm, row.owner)[1]
-            for k, dof in enumerate(row.dofs):
-                if second >= 0 and dof in coupled_dofs(mjm, kind, second):
-                    slope.append((value + k, coupled.index(row.owner), 1.0))
-                    if kind == EqType.JOINT:
-                        constant[value + k] = 1.0
-                    else:
-                        tendons.append((value + k, second * mjm.nv + dof, 1.0))
-        value += len(row.dofs)
-    kinds = {int(mjm.eq_type[e]) for e in coupled}
-    static = dict(
-        ncoupled=n,
-        coupled_joints=EqType.JOINT in kinds,
-        coupled_tendons=EqType.TENDON in kinds,
-        has_slope=bool(slope),
-    )
-    return static, dict(
+    number = {e: c for c, e in enumerate(coupled)}
+    entries = [(i, number[row.owner], 1.0) for i, row in enumerate(rows) if row.owner in number]
+    static = dict(ncoupled=n, coupled_joints=bool(qpos.any()), coupled_tendons=bool(length.any()))
+    more, slopes = _slopes(mjm, rows, number, total)
+    return static | more, slopes | dict(
         coupled_qpos=Pattern.of_matrix(qpos),
         coupled_length=Pattern.of_matrix(length),
         coupled_reference=items(reference),
         coupled_coefficients=items(coefficients),
-        coupled_row=Pattern(row_entries, (len(rows), n)),
-        slope_value=Pattern(slope, (total, n)),
+        coupled_row=Pattern(entries, (len(rows), n)),
+    )
+
+
+def _slopes(mjm: mujoco.MjModel, rows: list[Row], number: dict[int, int], total: int) -> Part:
+    """Where the second scalars of the couplings enter J: times the slope, and how fast each dof changes them."""
+    slope, constant, tendons = [], np.zeros(total), []
+    for value, (row, dof) in enumerate(_values(rows)):
+        if row.owner not in number:
+            continue
+        kind, second = mjm.eq_type[row.owner], _objects(mjm, row.owner)[1]
+        if second >= 0 and dof in coupled_dofs(mjm, kind, second):
+            slope.append((value, number[row.owner], 1.0))
+            constant[value] = float(kind == EqType.JOINT)
+            if kind == EqType.TENDON:
+                tendons.append((value, second * mjm.nv + dof, 1.0))
+    return dict(has_slope=bool(slope)), dict(
+        slope_value=Pattern(slope, (total, len(number))),
         second_value=items(constant),
         second_tendon=Pattern(tendons, (total, mjm.ntendon * mjm.nv)),
     )
