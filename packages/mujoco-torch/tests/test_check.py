@@ -57,11 +57,9 @@ CRANK = '<motor name="m" cranksite="s" slidersite="s" cranklength="1"/>'
 REFUSED = [
     ("integrator", _option('integrator="discrete"'), ()),
     ("solver", _option('solver="PGS"'), ()),
-    ("solver", _option('solver="CG"'), ()),
-    ("solver", _option('solver="CG"', FLOOR + FALLING.format(type="sphere")), ()),
-    ("cone", _option('cone="elliptic"', FLOOR + FALLING.format(type="sphere")), ()),
-    ("noslip", _option('noslip_iterations="2"'), ()),
+    ("solver", _option('solver="PGS"', FLOOR + FALLING.format(type="sphere")), ()),
     ("islands", _option('iterations="9"', LIMITED + FLOOR + FALLING.format(type="sphere")), ()),
+    ("islands", _option('solver="CG" iterations="99"', LIMITED + FLOOR + FALLING.format(type="sphere")), ()),
     ("enable-flag", _flag("sleep"), ("flag 'sleep'",)),
     ("plugin", _xml(rest=f"{EXTENSION}<actuator>{PID}</actuator>"), ("plugin 0",)),
     ("frictionloss", _joint('type="ball" frictionloss="1"'), ("joint 'j'",)),
@@ -154,7 +152,11 @@ ALLOWED = {
     "implicitfast": _option('integrator="implicitfast"'),
     "few iterations for one tree": _option('iterations="1"', FLOOR + FALLING.format(type="sphere")),
     "another solver with nothing to solve": _option('solver="PGS" noslip_iterations="3"', ""),
-    "limits disabled": _xml(rest='<option solver="CG"><flag limit="disable"/></option>'),
+    "conjugate gradients": _option('solver="CG"', FLOOR + FALLING.format(type="sphere")),
+    "elliptic cones and the no-slip pass": _option(
+        'cone="elliptic" noslip_iterations="2"', FLOOR + FALLING.format(type="sphere")
+    ),
+    "limits disabled": _xml(rest='<option solver="PGS"><flag limit="disable"/></option>'),
     "sparse Jacobian": _option('jacobian="sparse"'),
     "a medium": _option('density="1.2" viscosity=".01" wind="1 2 3"'),
     "mocap bodies": _xml(LIMITED + '<body mocap="true"/>'),
@@ -310,9 +312,12 @@ EDITED = {
     "geom_adhesion": "adhesion",
     "geom_type": "geom-pair",
     "opt.cone": "cone",
+    "jnt_springyield": "plastic-spring",
+    "jnt_stiffnesspoly": "polynomial-spring",
+    "opt.density": "fluid",
+    "opt.disableactuator": "actuator-group",
     "opt.enableflags": "enable-flag",
     "opt.integrator": "integrator",
-    "opt.noslip_iterations": "noslip",
     "opt.solver": "solver",
     "pair_adhesion": "adhesion",
     "tendon_frictionloss": "tendon-frictionloss",
@@ -337,6 +342,7 @@ EDIT_VALUE = {
     "opt.integrator": 2,
     "opt.enableflags": 16,
 }
+EDIT_VALUE = {"opt.solver": 0, "actuator_gaintype": 2, "geom_type": 6, "opt.integrator": 2}
 
 
 @pytest.mark.parametrize("field", EDITED)
@@ -421,10 +427,12 @@ def test_every_option_has_been_thought_of():
         "density",
         "viscosity",
         "wind",
+        "cone",
+        "noslip_iterations",
+        "noslip_tolerance",
     }
     of_refused = {
         "magnetic",
-        "noslip_tolerance",
         "sleep_tolerance",
         "ccd_tolerance",
         "ccd_iterations",

@@ -57,8 +57,9 @@ _DISABLE_FLAGS = functools.reduce(lambda a, b: a | b, DisableBit)
 # `time` is left out: it feeds C's own timers only.
 _CALLBACKS = ("control", "passive", "contactfilter", "sensor", "act_dyn", "act_gain", "act_bias")
 
-# Newton's method takes 1 to 8 iterations on the packaged models, from any start; fewer may stop it half-way.
-_ENOUGH_ITERATIONS = 10
+# Newton's method takes 1 to 8 iterations on the packaged models, from any start; fewer may stop it half-way. Conjugate
+# gradients take 100 at most where few rows are active.
+_ENOUGH_ITERATIONS = {SolverType.NEWTON: 10, SolverType.CG: 100}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,16 +225,10 @@ def _solver(s: _Subject) -> _Found:
         yield f"the constraint solver {_label(SolverType, value)} is not available", ()
 
 
-def _noslip(s: _Subject) -> _Found:
-    count = s.mjm.opt.noslip_iterations
-    if count > 0 and s.has_rows:
-        yield f"the no-slip pass is not available, {count} iterations are asked for", ()
-
-
 def _islands(s: _Subject) -> _Found:
     opt = s.mjm.opt
     by_islands = s.mjm.ntree > 1 and not opt.disableflags & DisableBit.ISLAND
-    if by_islands and s.has_rows and opt.iterations < _ENOUGH_ITERATIONS:
+    if by_islands and s.has_rows and opt.iterations < _ENOUGH_ITERATIONS.get(opt.solver, 0):
         yield (
             f"{s.mjm.ntree} trees in separate islands get {opt.iterations} solver iterations each in MuJoCo",
             (),
@@ -376,15 +371,9 @@ RULES = (
         _solver,
     ),
     Rule(
-        "noslip",
-        "no-slip iterations, where a constraint is possible",
-        "set the option noslip_iterations to 0",
-        _noslip,
-    ),
-    Rule(
         "islands",
-        "constraint islands cut short: several trees and less than ten solver iterations",
-        'set <flag island="disable"/>, or the option iterations to 10 or more',
+        "constraint islands cut short: several trees and less than ten solver iterations, of CG a hundred",
+        'set <flag island="disable"/>, or the option iterations to 10 or more, with CG to 100',
         _islands,
     ),
     Rule(
@@ -483,7 +472,7 @@ SUPPORTED = (
         "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; moving surfaces; both cones",
     ),
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
-    ("solver", "Newton, conjugate gradients, warm start"),
+    ("solver", "Newton, conjugate gradients, warm start, no-slip pass"),
     ("integrators", "Euler with implicit damping, implicit, implicitfast, RK4"),
     ("flags", "every disable flag of MuJoCo 4.0; the enable flags energy, fwdinv, invdiscrete"),
     ("callbacks", "mjcb_control and mjcb_passive, given to put_model"),
