@@ -106,15 +106,6 @@ REFUSED = [
         )
     ),
     ("geom-pair", _touching("cylinder", "sphere"), ("geom 'foot' with geom 'floor'",)),
-    ("adhesion", _xml(BALL_GEOM.replace("/>", ' adhesion="1"/>')), ("geom 'ball'",)),
-    (
-        "adhesion",
-        _xml(
-            FLOOR + FALLING.format(type="sphere"),
-            '<contact><pair name="p" geom1="floor" geom2="foot" adhesion="1"/></contact>',
-        ),
-        ("pair 'p'",),
-    ),
 ]
 
 ALLOWED = {
@@ -139,6 +130,10 @@ ALLOWED = {
         '<equality><joint joint1="j" active="false"/><weld body1="a"/><connect body1="a" anchor="0 0 0"/></equality>',
     ),
     "a moving surface": _xml(FLOOR.replace("/>", ' surfacevel="1 0 0"/>') + FALLING.format(type="sphere")),
+    "adhesion": _xml(
+        FLOOR.replace("/>", ' adhesion="1"/>') + FALLING.format(type="sphere"),
+        '<contact><pair name="p" geom1="floor" geom2="foot" adhesion="1"/></contact>',
+    ),
     "a box that cannot touch": _xml(f'{FLOOR}<geom type="box" size="1 1 1"/>' + LIMITED),
     "a box that is excluded": _xml(
         FLOOR + FALLING.format(type="box").replace("<body", '<body name="b"'),
@@ -309,7 +304,6 @@ EDITED = {
     "dof_frictionloss": "frictionloss",
     "body_gravcomp": "gravcomp",
     "dof_dampingpoly": "polynomial-damper",
-    "geom_adhesion": "adhesion",
     "geom_type": "geom-pair",
     "opt.cone": "cone",
     "jnt_springyield": "plastic-spring",
@@ -319,7 +313,6 @@ EDITED = {
     "opt.enableflags": "enable-flag",
     "opt.integrator": "integrator",
     "opt.solver": "solver",
-    "pair_adhesion": "adhesion",
     "tendon_frictionloss": "tendon-frictionloss",
     "tendon_limited": "tendon-limit",
     "tendon_springyield": "tendon-plastic-spring",
@@ -372,11 +365,11 @@ SIMULATED = (
     "|body_(invweight0|mocapid|gravcomp|treeid|contype|conaffinity|margin)|exclude_signature"
     "|jnt_(type|qposadr|dofadr|bodyid|actuatorid|limited|actfrclimited|solref|solimp|pos|axis|stiffness|range)"
     "|jnt_(actfrcrange|margin|stiffnesspoly|springyield|plasticadr|actgravcomp)|dof_dampingpoly|dof_(bodyid|jntid|parentid|treeid|armature|damping|invweight0|M0)"
-    "|geom_(contype|conaffinity|condim|bodyid|priority|solmix|solref|solimp|size|pos|quat|friction|margin|gap|fluid)"
+    "|geom_(contype|conaffinity|condim|bodyid|priority|solmix|solref|solimp|size|pos|quat|friction|margin|gap|fluid|adhesion)"
     "|jnt_(actfrcrange|margin)|dof_(bodyid|jntid|parentid|treeid|armature|damping|invweight0|M0)"
     "|dof_(frictionloss|solref|solimp)|eq_.*|geom_surfacevel"
     "|geom_(contype|conaffinity|condim|bodyid|priority|solmix|solref|solimp|size|pos|quat|friction|margin|gap)"
-    "|pair_(dim|geom.|signature|solref|solreffriction|solimp|margin|gap|friction)"
+    "|pair_(dim|geom.|signature|solref|solreffriction|solimp|margin|gap|friction|adhesion)"
     "|site_(bodyid|pos|quat)|(cam|light)_(mode|bodyid|targetbodyid|pos|quat|poscom0|pos0|mat0|dir|dir0)"
     "|actuator_(trnid|gear|gainprm|biasprm|ctrllimited|ctrlrange|forcelimited|forcerange|ctrladr|ctrlnum|outadr)"
     "|actuator_(outnum|group|cranklength)"

@@ -351,12 +351,6 @@ def _geom_pair(s: _Subject) -> _Found:
         yield f"contacts of {kinds} are not simulated", tuple(elements)
 
 
-def _adhesion(s: _Subject) -> _Found:
-    geoms = _where(s.mjm, ObjType.GEOM, s.mjm.geom_adhesion)
-    pairs = _where(s.mjm, ObjType.PAIR, s.mjm.pair_adhesion)
-    yield from _report("adhesion of contacts is not simulated", geoms + pairs)
-
-
 RULES = (
     Rule(
         "integrator",
@@ -441,7 +435,6 @@ RULES = (
         "change the geom types, or keep the geoms apart with contype and conaffinity or an exclude",
         _geom_pair,
     ),
-    Rule("adhesion", "adhesion of geoms and geom pairs", "set adhesion to 0", _adhesion),
 )
 
 SUPPORTED = (
@@ -469,7 +462,8 @@ SUPPORTED = (
     ),
     (
         "contacts",
-        "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; moving surfaces; both cones",
+        "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; moving surfaces; "
+        "adhesion of geoms and pairs; both cones",
     ),
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
     ("solver", "Newton, conjugate gradients, warm start, no-slip pass"),

@@ -208,20 +208,23 @@ def _from_c(m: Model, mjd: mujoco.MjData, name: str) -> np.ndarray:
     return getattr(mjd, name)
 
 
-def contact_slots(m: Model, geoms: Sequence[tuple[int, ...]]) -> list[int]:
-    """The slot of each of C's contacts, given the geom pairs of ``mjd.contact`` in order."""
+def contact_slots(m: Model, mjd: mujoco.MjData) -> list[int]:
+    """The slot of each of C's contacts, by its geoms and condim; of two slots for one contact only one is used."""
+    known = list(zip(m.contact_geom, m.contact_dim, m.contact_place, strict=True))
     slots, used = [], set()
-    for pair in geoms:
-        slot = next((i for i, g in enumerate(m.contact_geom) if g == tuple(pair) and i not in used), None)
+    for c in mjd.contact:
+        geoms = tuple(int(g) for g in c.geom)
+        fitting = (i for i, (g, dim, place) in enumerate(known) if (g, dim) == (geoms, c.dim) and place not in used)
+        slot = next(fitting, None)
         if slot is None:
-            raise StateError(f"MjData has a contact of geoms {tuple(pair)} that the model has no slot for")
-        used.add(slot)
+            raise StateError(f"MjData has a contact of geoms {geoms} that the model has no slot for")
+        used.add(m.contact_place[slot])
         slots.append(slot)
     return slots
 
 
 def _contact_slots(m: Model, mjd: mujoco.MjData, what: str) -> np.ndarray:
-    slots = contact_slots(m, [tuple(int(g) for g in c.geom) for c in mjd.contact])
+    slots = contact_slots(m, mjd)
     out = np.full(m.nconmax, np.inf) if what == "dist" else np.zeros((m.nconmax, 3 if what == "pos" else 9))
     for slot, c in zip(slots, mjd.contact, strict=True):
         out[slot] = getattr(c, what)
@@ -230,7 +233,7 @@ def _contact_slots(m: Model, mjd: mujoco.MjData, what: str) -> np.ndarray:
 
 def row_slots(m: Model, mjd: mujoco.MjData) -> list[int]:
     """The slot of each of C's constraint rows."""
-    contact = contact_slots(m, [tuple(int(g) for g in c.geom) for c in mjd.contact])
+    contact = contact_slots(m, mjd)
     given = {owner: slot for slot, owner in enumerate(m.given_owner)}
     jacobian = c_jacobian(mjd)
     slots: list[int] = []
