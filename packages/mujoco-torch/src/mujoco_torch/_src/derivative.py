@@ -171,16 +171,32 @@ def _gyration(inertia: Tensor, velocity: Tensor) -> Components:
     return join(*columns, mass * u - cross(h, o))
 
 
-def solve_implicit(m: InsideModel, d: InsideData, force: Tensor) -> Tensor:
-    """Acceleration ``[nv, B]``: (M - h D)^-1 force, with all of D (``mj_implicit``)."""
+def _implicit_triangles(m: InsideModel, d: InsideData) -> tuple[Tensor, Tensor]:
+    """Both triangles ``[nL, B]`` of M - h D with all of D, diagonal included."""
     both = _modified_inertia(m, d)
     lower, upper = bias_rate(m, d)
     if m.fluid_boxes or m.fluid_ellipsoids:
         below, above = medium_rate(m, d, symmetric=False)
         lower, upper = lower - below, upper - above
-    triangles = torch.cat((both + m.timestep * lower, both + m.timestep * upper))
+    return both + m.timestep * lower, both + m.timestep * upper
+
+
+def solve_implicit(m: InsideModel, d: InsideData, force: Tensor) -> Tensor:
+    """Acceleration ``[nv, B]``: (M - h D)^-1 force, with all of D (``mj_implicit``)."""
+    triangles = torch.cat(_implicit_triangles(m, d))
     dense = (m.rate_dense @ triangles).unflatten(0, (m.nv, m.nv))
     return solver.solve_dense(dense, force)
+
+
+def mul_implicit(m: InsideModel, d: InsideData, qacc: Tensor) -> Tensor:
+    """Force ``[nv, B]``: (M - h D) qacc, the inverse of ``solve_implicit``."""
+    return _mul_triangles(m, *_implicit_triangles(m, d), qacc)
+
+
+def _mul_triangles(m: InsideModel, lower: Tensor, upper: Tensor, x: Tensor) -> Tensor:
+    """Product with vectors ``[nv, B]``; the diagonal is that of the lower triangle."""
+    above = torch.where(m.rate_diagonal @ torch.ones_like(x) > 0, 0.0, upper)
+    return m.rate_row.T @ (lower * (m.rate_col @ x)) + m.rate_col.T @ (above * (m.rate_row @ x))
 
 
 def solve_implicitfast(m: InsideModel, d: InsideData, force: Tensor) -> Tensor:
@@ -188,25 +204,57 @@ def solve_implicitfast(m: InsideModel, d: InsideData, force: Tensor) -> Tensor:
 
     Free bodies that carry no joint keep that derivative, too; their 6 x 6 blocks are solved apart.
     """
-    modified = _modified_inertia(m, d)
-    if m.fluid_boxes or m.fluid_ellipsoids:
-        modified = modified - m.timestep * medium_rate(m, d, symmetric=True)[0]
+    modified = _implicitfast_triangle(m, d)
     sparse = modified if m.rate_full else m.rate_inertia @ modified
     factored = factor_m.inside(m, d.replace(M=sparse))
     qacc = solve_m(m, factored, force)
     if not m.nlone:
         return qacc
-    others = qacc - m.lone_dof.T @ (m.lone_dof @ qacc)
-    return others + m.lone_dof.T @ _solve_lone(m, d, modified, force).stack().flatten(0, 1)
+    return _replace_lone(m, qacc, _solve_lone(m, d, modified, force))
 
 
-def _solve_lone(m: InsideModel, d: InsideData, modified: Tensor, force: Tensor) -> Components:
-    """Accelerations ``[6, nlone, B]`` of free bodies that carry no joint, by elimination of the translation."""
+def mul_implicitfast(m: InsideModel, d: InsideData, qacc: Tensor) -> Tensor:
+    """Force ``[nv, B]``: (M - h D) qacc, the inverse of ``solve_implicitfast``."""
+    modified = _implicitfast_triangle(m, d)
+    sparse = modified if m.rate_full else m.rate_inertia.T @ (m.rate_inertia @ modified)
+    force = _mul_triangles(m, sparse, sparse, qacc)
+    return _replace_lone(m, force, _mul_lone(m, d, modified, qacc)) if m.nlone else force
+
+
+def _implicitfast_triangle(m: InsideModel, d: InsideData) -> Tensor:
+    """Lower triangle ``[nL, B]`` of M - h D without the derivative of ``qfrc_bias``."""
+    modified = _modified_inertia(m, d)
+    if m.fluid_boxes or m.fluid_ellipsoids:
+        modified = modified - m.timestep * medium_rate(m, d, symmetric=True)[0]
+    return modified
+
+
+def _replace_lone(m: InsideModel, x: Tensor, lone: Components) -> Tensor:
+    """Joint-space vectors ``[nv, B]`` with other values ``[6, nlone, B]`` for the bodies that carry no joint."""
+    return x - m.lone_dof.T @ (m.lone_dof @ x) + m.lone_dof.T @ lone.stack().flatten(0, 1)
+
+
+def _lone_blocks(m: InsideModel, d: InsideData, modified: Tensor) -> tuple[list[Components], ...]:
+    """The four 3 x 3 blocks, by columns, of M - h D of each free body that carries no joint."""
     blocks = (m.lone_block @ modified).unflatten(0, (4, 9, m.nlone))
     A, B, C, D = (_columns(block) for block in blocks)
     shift, turn = _lone_bias_rate(m, d)
     B = [b + m.timestep * x for b, x in zip(B, shift, strict=True)]
     D = [x + m.timestep * y for x, y in zip(D, turn, strict=True)]
+    return A, B, C, D
+
+
+def _mul_lone(m: InsideModel, d: InsideData, modified: Tensor, qacc: Tensor) -> Components:
+    """Forces ``[6, nlone, B]`` on free bodies that carry no joint."""
+    A, B, C, D = _lone_blocks(m, d, modified)
+    moving = (m.lone_dof @ qacc).unflatten(0, (6, m.nlone))
+    slide, turn = moving[:3], moving[3:]
+    return join(_product(A, slide) + _product(B, turn), _product(C, slide) + _product(D, turn))
+
+
+def _solve_lone(m: InsideModel, d: InsideData, modified: Tensor, force: Tensor) -> Components:
+    """Accelerations ``[6, nlone, B]`` of free bodies that carry no joint, by elimination of the translation."""
+    A, B, C, D = _lone_blocks(m, d, modified)
     pushed = (m.lone_dof @ force).unflatten(0, (6, m.nlone))
     # (A B; C D) (x; w) = (f; t):  w = (D - C A^-1 B)^-1 (t - C A^-1 f),  x = A^-1 (f - B w)
     *reduced, along = _solve3(A, [*B, pushed[:3]])
