@@ -109,13 +109,13 @@ def medium_rate(m: InsideModel, d: InsideData, symmetric: bool) -> tuple[Tensor,
     """Both triangles ``[nL, B]`` of d qfrc_fluid / d qvel, diagonal included.
 
     The derivative of a body's wrench by its motion is a 6 x 6 matrix; those of a subtree add up, as inertias do.
-    Symmetric: only its symmetric part counts, as in C under ``implicitfast``.
+    Symmetric: only its symmetric part counts, as in C under ``implicitfast``, except for free bodies that carry no joint.
     """
     rates = m.system.dof_body @ (m.body_descendants @ body_rates(m, d, symmetric))
     columns = rates.unflatten(0, (6, 6))  # [column, row]
     wrench = sum(columns[k] * d.cdof[k] for k in range(6))
     upper = dot(m.rate_col @ d.cdof, m.rate_row @ wrench)
-    if symmetric:
+    if symmetric and not m.lone_skew:
         return upper, upper
     transposed = torch.stack([dot(columns[k], d.cdof) for k in range(6)])
     return dot(m.rate_row @ transposed, m.rate_col @ d.cdof), upper
@@ -204,29 +204,34 @@ def solve_implicitfast(m: InsideModel, d: InsideData, force: Tensor) -> Tensor:
 
     Free bodies that carry no joint keep that derivative, too; their 6 x 6 blocks are solved apart.
     """
-    modified = _implicitfast_triangle(m, d)
+    modified, above = _implicitfast_triangles(m, d)
     sparse = modified if m.rate_full else m.rate_inertia @ modified
     factored = factor_m.inside(m, d.replace(M=sparse))
     qacc = solve_m(m, factored, force)
     if not m.nlone:
         return qacc
-    return _replace_lone(m, qacc, _solve_lone(m, d, modified, force))
+    return _replace_lone(m, qacc, _solve_lone(m, d, modified, above, force))
 
 
 def mul_implicitfast(m: InsideModel, d: InsideData, qacc: Tensor) -> Tensor:
     """Force ``[nv, B]``: (M - h D) qacc, the inverse of ``solve_implicitfast``."""
-    modified = _implicitfast_triangle(m, d)
+    modified, above = _implicitfast_triangles(m, d)
     sparse = modified if m.rate_full else m.rate_inertia.T @ (m.rate_inertia @ modified)
     force = _mul_triangles(m, sparse, sparse, qacc)
-    return _replace_lone(m, force, _mul_lone(m, d, modified, qacc)) if m.nlone else force
+    return _replace_lone(m, force, _mul_lone(m, d, modified, above, qacc)) if m.nlone else force
 
 
-def _implicitfast_triangle(m: InsideModel, d: InsideData) -> Tensor:
-    """Lower triangle ``[nL, B]`` of M - h D without the derivative of ``qfrc_bias``."""
+def _implicitfast_triangles(m: InsideModel, d: InsideData) -> tuple[Tensor, Tensor]:
+    """Both triangles ``[nL, B]`` of M - h D without the derivative of ``qfrc_bias``.
+
+    They differ only for free bodies that carry no joint, which are solved apart.
+    """
     modified = _modified_inertia(m, d)
-    if m.fluid_boxes or m.fluid_ellipsoids:
-        modified = modified - m.timestep * medium_rate(m, d, symmetric=True)[0]
-    return modified
+    if not (m.fluid_boxes or m.fluid_ellipsoids):
+        return modified, modified
+    below, above = medium_rate(m, d, symmetric=True)
+    lower = modified - m.timestep * below
+    return lower, modified - m.timestep * above if m.lone_skew else lower
 
 
 def _replace_lone(m: InsideModel, x: Tensor, lone: Components) -> Tensor:
@@ -234,9 +239,12 @@ def _replace_lone(m: InsideModel, x: Tensor, lone: Components) -> Tensor:
     return x - m.lone_dof.T @ (m.lone_dof @ x) + m.lone_dof.T @ lone.stack().flatten(0, 1)
 
 
-def _lone_blocks(m: InsideModel, d: InsideData, modified: Tensor) -> tuple[list[Components], ...]:
+def _lone_blocks(
+    m: InsideModel, d: InsideData, lower: Tensor, upper: Tensor
+) -> tuple[list[Components], ...]:
     """The four 3 x 3 blocks, by columns, of M - h D of each free body that carries no joint."""
-    blocks = (m.lone_block @ modified).unflatten(0, (4, 9, m.nlone))
+    triangles = torch.cat((lower, upper)) if m.lone_skew else lower
+    blocks = (m.lone_block @ triangles).unflatten(0, (4, 9, m.nlone))
     A, B, C, D = (_columns(block) for block in blocks)
     shift, turn = _lone_bias_rate(m, d)
     B = [b + m.timestep * x for b, x in zip(B, shift, strict=True)]
@@ -244,17 +252,17 @@ def _lone_blocks(m: InsideModel, d: InsideData, modified: Tensor) -> tuple[list[
     return A, B, C, D
 
 
-def _mul_lone(m: InsideModel, d: InsideData, modified: Tensor, qacc: Tensor) -> Components:
+def _mul_lone(m: InsideModel, d: InsideData, lower: Tensor, upper: Tensor, qacc: Tensor) -> Components:
     """Forces ``[6, nlone, B]`` on free bodies that carry no joint."""
-    A, B, C, D = _lone_blocks(m, d, modified)
+    A, B, C, D = _lone_blocks(m, d, lower, upper)
     moving = (m.lone_dof @ qacc).unflatten(0, (6, m.nlone))
     slide, turn = moving[:3], moving[3:]
     return join(_product(A, slide) + _product(B, turn), _product(C, slide) + _product(D, turn))
 
 
-def _solve_lone(m: InsideModel, d: InsideData, modified: Tensor, force: Tensor) -> Components:
+def _solve_lone(m: InsideModel, d: InsideData, lower: Tensor, upper: Tensor, force: Tensor) -> Components:
     """Accelerations ``[6, nlone, B]`` of free bodies that carry no joint, by elimination of the translation."""
-    A, B, C, D = _lone_blocks(m, d, modified)
+    A, B, C, D = _lone_blocks(m, d, lower, upper)
     pushed = (m.lone_dof @ force).unflatten(0, (6, m.nlone))
     # (A B; C D) (x; w) = (f; t):  w = (D - C A^-1 B)^-1 (t - C A^-1 f),  x = A^-1 (f - B w)
     *reduced, along = _solve3(A, [*B, pushed[:3]])

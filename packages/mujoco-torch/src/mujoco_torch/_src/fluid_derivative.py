@@ -19,7 +19,8 @@ Rates = tuple[Matrix, Matrix, Matrix, Matrix]
 def body_rates(m: InsideModel, d: InsideData, symmetric: bool) -> Tensor:
     """Derivative of the wrench on every body by its motion, both about the tree's centre of mass.
 
-    ``[36, nbody, B]``, column by column; if ``symmetric``, the symmetric part of it.
+    ``[36, nbody, B]``, column by column; if ``symmetric``, the symmetric part of it, except for free bodies that carry
+    no joint, which keep the whole.
     """
     total = torch.zeros_like(d.cvel[:1]).expand(36, -1, -1)
     if m.fluid_boxes:
@@ -39,8 +40,9 @@ def _rates(
     velocity = body @ d.cvel
     linear = velocity[3:] + cross(velocity[:3], offset) - m.wind
     local = model(m, to_local(mat, velocity[:3]), to_local(mat, linear))
-    if symmetric:
-        local = _symmetric_part(*local)
+    if symmetric and name == "fluid_geom":  # that of boxes is symmetric
+        part = _symmetric_part(*local)
+        local = _kept(m.lone_ellipsoid, local, part) if m.lone_skew else part
     columns = _at_center([_turned(mat, x) for x in local], offset)
     return body.T @ join(*columns).stack()
 
@@ -48,6 +50,14 @@ def _rates(
 def _symmetric_part(tt: Matrix, ft: Matrix, tf: Matrix, ff: Matrix) -> Rates:
     below = _mean(ft, _transposed(tf))
     return _mean(tt, _transposed(tt)), below, _transposed(below), _mean(ff, _transposed(ff))
+
+
+def _kept(mask: Tensor, whole: Rates, part: Rates) -> Rates:
+    """The whole where the mask ``[n, 1]`` is 1, else a part of it."""
+    return tuple(
+        [x * mask + y * (1.0 - mask) for x, y in zip(a, b, strict=True)]
+        for a, b in zip(whole, part, strict=True)
+    )
 
 
 def _at_center(rates: list[Matrix], offset: Stacked) -> list[Components]:
