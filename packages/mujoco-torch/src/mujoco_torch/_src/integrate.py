@@ -104,7 +104,11 @@ def implicit(m: InsideModel, d: InsideData) -> InsideData:
 
     Raises:
       StateError: the dynamics of ``d`` do not fit the model.
+      ArgumentError: the integrator of the model is another one.
     """
+    if m.integrator not in (IntegratorType.IMPLICIT, IntegratorType.IMPLICITFAST):
+        name = IntegratorType(m.integrator).name.lower()
+        raise ArgumentError(f"the integrator of the model is {name}; implicit needs implicit or implicitfast")
     if not m.nv:
         return _advance(m, d, d.qacc)
     solve = solve_implicit if m.integrator == IntegratorType.IMPLICIT else solve_implicitfast

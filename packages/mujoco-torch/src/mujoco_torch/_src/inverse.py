@@ -6,6 +6,7 @@ from torch import Tensor
 from mujoco_torch._src import solver
 from mujoco_torch._src.bias import newton_euler
 from mujoco_torch._src.constraint import row_jacobian
+from mujoco_torch._src.derivative import mul_implicit, mul_implicitfast
 from mujoco_torch._src.energy import energies
 from mujoco_torch._src.enums import IntegratorType
 from mujoco_torch._src.errors import StateError
@@ -20,7 +21,7 @@ from mujoco_torch._src.types import Data, InsideData, InsideModel, Model
 
 
 @public(
-    reads=(*INPUTS, "qacc"),
+    reads=(*INPUTS, *names("qacc act_dot actuator_force qfrc_actuator")),
     writes=(*POSITION, *VELOCITY, *names("energy efc_force qfrc_constraint qfrc_inverse")),
 )
 def inverse(m: InsideModel, d: InsideData) -> InsideData:
@@ -28,12 +29,13 @@ def inverse(m: InsideModel, d: InsideData) -> InsideData:
 
     Equal to ``qfrc_applied + qfrc_actuator + J' xfrc_applied`` of a forward dynamics that has converged. Constraint
     forces follow from the acceleration without a solve. With the enable flag ``invdiscrete`` the acceleration is that
-    of discrete time, ``(qvel of the next step - qvel) / timestep``.
+    of discrete time, ``(qvel of the next step - qvel) / timestep``; actuator forces are read, as in C, where the
+    integrator is implicit in them.
     Source: MuJoCo documentation, "Computation", section "Inverse dynamics".
 
     Raises:
-      StateError: the state or ``qacc`` does not fit the model, or ``invdiscrete`` is set and the integrator has no
-        discrete-time inverse.
+      StateError: the state or ``qacc`` does not fit the model, or ``invdiscrete`` is set and the integrator is RK4,
+        which has no discrete-time inverse.
     """
     d = fwd_position.inside(m, d)
     d = fwd_velocity.inside(m, d)
@@ -59,15 +61,22 @@ def inv_constraint(m: InsideModel, d: InsideData, qacc: Tensor) -> InsideData:
 
 
 def discrete_acc(m: InsideModel, d: InsideData) -> Tensor:
-    """Continuous-time acceleration of a discrete-time one, ``M^-1 (M + h B) qacc`` (``mj_discreteAcc``)."""
-    if m.integrator != IntegratorType.EULER:
-        name = IntegratorType(m.integrator).name.lower()
+    """Continuous-time acceleration of a discrete-time one, ``M^-1 (M - h D) qacc`` (``mj_discreteAcc``).
+
+    D is what the integrator is implicit in: derivatives of the dampers (Euler), or of all smooth forces.
+    """
+    if m.integrator == IntegratorType.RK4:
         raise StateError(
-            f"no discrete-time inverse dynamics for the integrator {name}; use Euler, or disable the flag invdiscrete"
+            "no discrete-time inverse dynamics for the integrator rk4; use another, or disable the flag invdiscrete"
         )
-    if not m.eulerdamp:
+    if m.integrator == IntegratorType.EULER:
+        if not m.eulerdamp:
+            return d.qacc
+        return solve_m(m, d, mul_m(m, d, d.qacc) + m.timestep * damping_rate(m, d.qvel) * d.qacc)
+    if not m.nv:
         return d.qacc
-    return solve_m(m, d, mul_m(m, d, d.qacc) + m.timestep * damping_rate(m, d.qvel) * d.qacc)
+    multiply = mul_implicit if m.integrator == IntegratorType.IMPLICIT else mul_implicitfast
+    return solve_m(m, d, multiply(m, d, d.qacc))
 
 
 def compare_fwd_inv(m: InsideModel, d: InsideData) -> InsideData:

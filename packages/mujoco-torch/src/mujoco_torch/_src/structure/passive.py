@@ -163,6 +163,11 @@ def _in_medium(mjm: mujoco.MjModel) -> tuple[list[int], list[int]]:
     return boxes, ellipsoids
 
 
+def ellipsoids(mjm: mujoco.MjModel) -> list[int]:
+    """The geoms that the medium acts on as ellipsoids, in the order of its arrays."""
+    return _in_medium(mjm)[1]
+
+
 def _medium(mjm: mujoco.MjModel, name: str, bodies) -> dict[str, Pattern]:
     """The body of each thing in the medium, the root of its tree, and the dofs that feel its force."""
     return {
