@@ -105,18 +105,20 @@ def _at_limit(of_output, force: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     return of_output @ (~_inside(force, lower, upper)).to(force.dtype) > 0
 
 
-def medium_rate(m: InsideModel, d: InsideData) -> tuple[Tensor, Tensor]:
-    """Lower triangles ``[nL, B]`` of the symmetric and the skew part of d qfrc_fluid / d qvel, diagonals included.
+def medium_rate(m: InsideModel, d: InsideData, symmetric: bool) -> tuple[Tensor, Tensor]:
+    """Both triangles ``[nL, B]`` of d qfrc_fluid / d qvel, diagonal included.
 
-    The derivative of a body's wrench by its motion is a 6 x 6 matrix; those of a subtree add up, as inertias do. As the
-    motion of a body and the forces on the dofs go through the same axes, its parts are those of the sum.
+    The derivative of a body's wrench by its motion is a 6 x 6 matrix; those of a subtree add up, as inertias do.
+    Symmetric: only its symmetric part counts, as in C under ``implicitfast``, except for free bodies that carry no joint.
     """
-    rates = m.system.dof_body @ (m.body_descendants @ body_rates(m, d))
+    rates = m.system.dof_body @ (m.body_descendants @ body_rates(m, d, symmetric))
     columns = rates.unflatten(0, (6, 6))  # [column, row]
     wrench = sum(columns[k] * d.cdof[k] for k in range(6))
+    upper = dot(m.rate_col @ d.cdof, m.rate_row @ wrench)
+    if symmetric and not m.lone_skew:
+        return upper, upper
     transposed = torch.stack([dot(columns[k], d.cdof) for k in range(6)])
-    axis = 0.5 * (m.rate_col @ d.cdof)
-    return dot(axis, m.rate_row @ (transposed + wrench)), dot(axis, m.rate_row @ (transposed - wrench))
+    return dot(m.rate_row @ transposed, m.rate_col @ d.cdof), upper
 
 
 def _modified_inertia(m: InsideModel, d: InsideData) -> Tensor:
@@ -169,51 +171,98 @@ def _gyration(inertia: Tensor, velocity: Tensor) -> Components:
     return join(*columns, mass * u - cross(h, o))
 
 
-def solve_implicit(m: InsideModel, d: InsideData, force: Tensor) -> Tensor:
-    """Acceleration ``[nv, B]``: (M - h D)^-1 force, with all of D (``mj_implicit``)."""
+def _implicit_triangles(m: InsideModel, d: InsideData) -> tuple[Tensor, Tensor]:
+    """Both triangles ``[nL, B]`` of M - h D with all of D, diagonal included."""
     both = _modified_inertia(m, d)
     lower, upper = bias_rate(m, d)
     if m.fluid_boxes or m.fluid_ellipsoids:
-        symmetric, skew = medium_rate(m, d)
-        lower, upper = lower - symmetric - skew, upper - symmetric + skew
-    triangles = torch.cat((both + m.timestep * lower, both + m.timestep * upper))
+        below, above = medium_rate(m, d, symmetric=False)
+        lower, upper = lower - below, upper - above
+    return both + m.timestep * lower, both + m.timestep * upper
+
+
+def solve_implicit(m: InsideModel, d: InsideData, force: Tensor) -> Tensor:
+    """Acceleration ``[nv, B]``: (M - h D)^-1 force, with all of D (``mj_implicit``)."""
+    triangles = torch.cat(_implicit_triangles(m, d))
     dense = (m.rate_dense @ triangles).unflatten(0, (m.nv, m.nv))
     return solver.solve_dense(dense, force)
 
 
-def solve_implicitfast(m: InsideModel, d: InsideData, force: Tensor) -> Tensor:
-    """The same without the derivative of ``qfrc_bias`` and the skew part of that of ``qfrc_fluid``.
+def mul_implicit(m: InsideModel, d: InsideData, qacc: Tensor) -> Tensor:
+    """Force ``[nv, B]``: (M - h D) qacc, the inverse of ``solve_implicit``."""
+    return _mul_triangles(m, *_implicit_triangles(m, d), qacc)
 
-    So M - h D is symmetric and as sparse as M. Free bodies that carry no joint keep all of D; their 6 x 6 blocks are
-    solved apart.
+
+def _mul_triangles(m: InsideModel, lower: Tensor, upper: Tensor, x: Tensor) -> Tensor:
+    """Product with vectors ``[nv, B]``; the diagonal is that of the lower triangle."""
+    above = torch.where(m.rate_diagonal @ torch.ones_like(x) > 0, 0.0, upper)
+    return m.rate_row.T @ (lower * (m.rate_col @ x)) + m.rate_col.T @ (above * (m.rate_row @ x))
+
+
+def solve_implicitfast(m: InsideModel, d: InsideData, force: Tensor) -> Tensor:
+    """The same without the derivative of ``qfrc_bias``, so that M - h D is symmetric and as sparse as M.
+
+    Free bodies that carry no joint keep that derivative, too; their 6 x 6 blocks are solved apart.
     """
-    modified, skew = _modified_inertia(m, d), None
-    if m.fluid_boxes or m.fluid_ellipsoids:
-        symmetric, skew = medium_rate(m, d)
-        modified = modified - m.timestep * symmetric
+    modified, above = _implicitfast_triangles(m, d)
     sparse = modified if m.rate_full else m.rate_inertia @ modified
     factored = factor_m.inside(m, d.replace(M=sparse))
     qacc = solve_m(m, factored, force)
     if not m.nlone:
         return qacc
-    others = qacc - m.lone_dof.T @ (m.lone_dof @ qacc)
-    return others + m.lone_dof.T @ _solve_lone(m, d, modified, skew, force).stack().flatten(0, 1)
+    return _replace_lone(m, qacc, _solve_lone(m, d, modified, above, force))
 
 
-def _solve_lone(
-    m: InsideModel, d: InsideData, modified: Tensor, skew: Tensor | None, force: Tensor
-) -> Components:
-    """Accelerations ``[6, nlone, B]`` of free bodies that carry no joint, by elimination of the translation.
+def mul_implicitfast(m: InsideModel, d: InsideData, qacc: Tensor) -> Tensor:
+    """Force ``[nv, B]``: (M - h D) qacc, the inverse of ``solve_implicitfast``."""
+    modified, above = _implicitfast_triangles(m, d)
+    sparse = modified if m.rate_full else m.rate_inertia.T @ (m.rate_inertia @ modified)
+    force = _mul_triangles(m, sparse, sparse, qacc)
+    return _replace_lone(m, force, _mul_lone(m, d, modified, above, qacc)) if m.nlone else force
 
-    Of D without ``qfrc_bias`` only an ellipsoid in a medium makes a skew part; inertia boxes have none.
+
+def _implicitfast_triangles(m: InsideModel, d: InsideData) -> tuple[Tensor, Tensor]:
+    """Both triangles ``[nL, B]`` of M - h D without the derivative of ``qfrc_bias``.
+
+    They differ only for free bodies that carry no joint, which are solved apart.
     """
-    blocks = m.lone_block @ modified
-    if m.fluid_ellipsoids:
-        blocks = blocks - m.timestep * (m.lone_skew @ skew)
-    A, B, C, D = (_columns(block) for block in blocks.unflatten(0, (4, 9, m.nlone)))
+    modified = _modified_inertia(m, d)
+    if not (m.fluid_boxes or m.fluid_ellipsoids):
+        return modified, modified
+    below, above = medium_rate(m, d, symmetric=True)
+    lower = modified - m.timestep * below
+    return lower, modified - m.timestep * above if m.lone_skew else lower
+
+
+def _replace_lone(m: InsideModel, x: Tensor, lone: Components) -> Tensor:
+    """Joint-space vectors ``[nv, B]`` with other values ``[6, nlone, B]`` for the bodies that carry no joint."""
+    return x - m.lone_dof.T @ (m.lone_dof @ x) + m.lone_dof.T @ lone.stack().flatten(0, 1)
+
+
+def _lone_blocks(
+    m: InsideModel, d: InsideData, lower: Tensor, upper: Tensor
+) -> tuple[list[Components], ...]:
+    """The four 3 x 3 blocks, by columns, of M - h D of each free body that carries no joint."""
+    triangles = torch.cat((lower, upper)) if m.lone_skew else lower
+    blocks = (m.lone_block @ triangles).unflatten(0, (4, 9, m.nlone))
+    A, B, C, D = (_columns(block) for block in blocks)
     shift, turn = _lone_bias_rate(m, d)
     B = [b + m.timestep * x for b, x in zip(B, shift, strict=True)]
     D = [x + m.timestep * y for x, y in zip(D, turn, strict=True)]
+    return A, B, C, D
+
+
+def _mul_lone(m: InsideModel, d: InsideData, lower: Tensor, upper: Tensor, qacc: Tensor) -> Components:
+    """Forces ``[6, nlone, B]`` on free bodies that carry no joint."""
+    A, B, C, D = _lone_blocks(m, d, lower, upper)
+    moving = (m.lone_dof @ qacc).unflatten(0, (6, m.nlone))
+    slide, turn = moving[:3], moving[3:]
+    return join(_product(A, slide) + _product(B, turn), _product(C, slide) + _product(D, turn))
+
+
+def _solve_lone(m: InsideModel, d: InsideData, lower: Tensor, upper: Tensor, force: Tensor) -> Components:
+    """Accelerations ``[6, nlone, B]`` of free bodies that carry no joint, by elimination of the translation."""
+    A, B, C, D = _lone_blocks(m, d, lower, upper)
     pushed = (m.lone_dof @ force).unflatten(0, (6, m.nlone))
     # (A B; C D) (x; w) = (f; t):  w = (D - C A^-1 B)^-1 (t - C A^-1 f),  x = A^-1 (f - B w)
     *reduced, along = _solve3(A, [*B, pushed[:3]])

@@ -16,29 +16,48 @@ Matrix = list[Components]
 Rates = tuple[Matrix, Matrix, Matrix, Matrix]
 
 
-def body_rates(m: InsideModel, d: InsideData) -> Tensor:
+def body_rates(m: InsideModel, d: InsideData, symmetric: bool) -> Tensor:
     """Derivative of the wrench on every body by its motion, both about the tree's centre of mass.
 
-    ``[36, nbody, B]``, column by column.
+    ``[36, nbody, B]``, column by column; if ``symmetric``, the symmetric part of it, except for free bodies that carry
+    no joint, which keep the whole.
     """
     total = torch.zeros_like(d.cvel[:1]).expand(36, -1, -1)
     if m.fluid_boxes:
         pos, mat = m.fluid_box_body @ d.xipos, m.fluid_box_body @ d.ximat
-        total = total + _rates(m, d, "fluid_box", pos, mat, _box_rates)
+        total = total + _rates(m, d, "fluid_box", pos, mat, _box_rates, symmetric)
     if m.fluid_ellipsoids:
         pos, mat = m.fluid_geom @ d.geom_xpos, m.fluid_geom @ d.geom_xmat
-        total = total + _rates(m, d, "fluid_geom", pos, mat, _ellipsoid_rates)
+        total = total + _rates(m, d, "fluid_geom", pos, mat, _ellipsoid_rates, symmetric)
     return total
 
 
-def _rates(m: InsideModel, d: InsideData, name: str, pos: Tensor, mat: Tensor, model) -> Tensor:
+def _rates(
+    m: InsideModel, d: InsideData, name: str, pos: Tensor, mat: Tensor, model, symmetric: bool
+) -> Tensor:
     body = getattr(m, f"{name}_body")
     offset = pos - getattr(m, f"{name}_root") @ d.subtree_com
     velocity = body @ d.cvel
     linear = velocity[3:] + cross(velocity[:3], offset) - m.wind
     local = model(m, to_local(mat, velocity[:3]), to_local(mat, linear))
+    if symmetric and name == "fluid_geom":  # that of boxes is symmetric
+        part = _symmetric_part(*local)
+        local = _kept(m.lone_ellipsoid, local, part) if m.lone_skew else part
     columns = _at_center([_turned(mat, x) for x in local], offset)
     return body.T @ join(*columns).stack()
+
+
+def _symmetric_part(tt: Matrix, ft: Matrix, tf: Matrix, ff: Matrix) -> Rates:
+    below = _mean(ft, _transposed(tf))
+    return _mean(tt, _transposed(tt)), below, _transposed(below), _mean(ff, _transposed(ff))
+
+
+def _kept(mask: Tensor, whole: Rates, part: Rates) -> Rates:
+    """The whole where the mask ``[n, 1]`` is 1, else a part of it."""
+    return tuple(
+        [x * mask + y * (1.0 - mask) for x, y in zip(a, b, strict=True)]
+        for a, b in zip(whole, part, strict=True)
+    )
 
 
 def _at_center(rates: list[Matrix], offset: Stacked) -> list[Components]:
@@ -135,9 +154,17 @@ def _diagonal(x: list[Tensor]) -> Matrix:
     return [Components(x[k] if i == k else zero for i in range(3)) for k in range(3)]
 
 
+def _transposed(columns: Matrix) -> Matrix:
+    return [Components(column[k] for column in columns) for k in range(3)]
+
+
 def _plus(a: Matrix, b: Matrix) -> Matrix:
     return [x + y for x, y in zip(a, b, strict=True)]
 
 
 def _minus(a: Matrix, b: Matrix) -> Matrix:
     return [x - y for x, y in zip(a, b, strict=True)]
+
+
+def _mean(a: Matrix, b: Matrix) -> Matrix:
+    return _scaled(_plus(a, b), 0.5)

@@ -14,6 +14,7 @@ from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.structure.actuation import actuators, disabled_actuators
 from mujoco_torch._src.structure.arrays import Part, disabled, items, moved_by, select
 from mujoco_torch._src.structure.bodies import dofs
+from mujoco_torch._src.structure.passive import ellipsoids
 from mujoco_torch._src.structure.transmission import transmissions
 
 IMPLICIT = (IntegratorType.IMPLICIT, IntegratorType.IMPLICITFAST)
@@ -119,33 +120,28 @@ def _bias(mjm: mujoco.MjModel, index: dict) -> Part:
 
 
 def _lone_bodies(mjm: mujoco.MjModel, index: dict) -> Part:
-    """For ``implicitfast``: free bodies that carry no joint (``mj_isFreeBody``), and their 6 x 6 blocks.
-
-    The blocks are made of the lower triangle of a symmetric matrix, or of one that is the negative of its transpose.
-    """
+    """For ``implicitfast``: free bodies that carry no joint, and their 6 x 6 blocks."""
     free = np.flatnonzero(mjm.jnt_type == JointType.FREE)
     trees = mjm.body_treeid[mjm.jnt_bodyid[free]]
     lone = [j for j, tree in zip(free, trees, strict=True) if mjm.tree_dofnum[tree] == 6]
     first = [int(mjm.jnt_dofadr[j]) for j in lone]
     body = [int(mjm.jnt_bodyid[j]) for j in lone]
-    places = [
-        (a + r, a + c)
+    in_medium = [mjm.body_rootid[mjm.geom_bodyid[g]] in body for g in ellipsoids(mjm)]
+    n, skew = len(index), any(in_medium)
+    blocks = [
+        index[a + max(r, c), a + min(r, c)] + (n if skew and c > r else 0)
         for half in ((0, 0), (0, 3), (3, 0), (3, 3))
         for r in range(half[0], half[0] + 3)
         for c in range(half[1], half[1] + 3)
         for a in first
     ]
-    elements = [index[max(place), min(place)] for place in places]
-    signs = [np.sign(r - c) for r, c in places]
     arrays = dict(
-        lone_block=select(elements, len(index)),
-        lone_skew=Pattern(
-            [(k, e, s) for k, (e, s) in enumerate(zip(elements, signs, strict=True)) if s],
-            (len(elements), len(index)),
-        ),
+        # The second triangle is there if it differs from the first.
+        lone_block=select(blocks, 2 * n if skew else n),
+        lone_ellipsoid=items(np.array(in_medium, float)),
         lone_dof=select([a + k for k in range(6) for a in first], mjm.nv),
         lone_turn=select([a + k for k in (3, 4, 5) for a in first], mjm.nv),
         lone_slide=select([a + k for k in range(3) for a in first], mjm.nv),
         lone_body=select(body, mjm.nbody),
     )
-    return dict(nlone=len(lone)), arrays
+    return dict(nlone=len(lone), lone_skew=skew), arrays
