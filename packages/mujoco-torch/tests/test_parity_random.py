@@ -32,8 +32,8 @@ FLAGS = (
 INTEGRATORS = ("EULER", "RK4", "IMPLICIT", "IMPLICITFAST")
 #: What a model may have beside bodies, joints, contacts and joint actuators.
 FEATURES = (
-    "actuators", "elliptic", "energy", "equality", "fluid", "frictionloss", "gravcomp", "mocap", "passive",
-    "tendons",
+    "actuators", "adhesion", "cg", "elliptic", "energy", "equality", "fluid", "frictionloss", "gravcomp", "mocap",
+    "noslip", "passive", "tendons",
 )  # fmt: skip
 
 
@@ -76,6 +76,10 @@ def _options(
     spec.option.disableflags = int(sum(_bit(flag) for flag in FLAGS if rng.random() < 0.06))
     if "elliptic" in features:
         spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
+    if "cg" in features:
+        spec.option.solver = mujoco.mjtSolver.mjSOL_CG
+    if "noslip" in features:
+        spec.option.noslip_iterations, spec.option.noslip_tolerance = 5, 1e-12
     if "energy" in features:
         spec.option.enableflags = int(mujoco.mjtEnableBit.mjENBL_ENERGY)
     if "fluid" in features:
@@ -110,6 +114,8 @@ def _add_body(rng: np.random.Generator, parent, name: str, free: bool, features:
         _contact_parameters(rng, geom)
         if "fluid" in features and rng.random() < 0.5:
             geom.fluid_ellipsoid = 1
+        if "adhesion" in features and rng.random() < 0.5:
+            geom.adhesion = rng.uniform(0.0, 3.0)
     body.add_site(name=f"{name}-site", pos=rng.uniform(-0.1, 0.1, 3), quat=_small_rotation(rng, 1.0))
     return body
 

@@ -239,9 +239,7 @@ def _replace_lone(m: InsideModel, x: Tensor, lone: Components) -> Tensor:
     return x - m.lone_dof.T @ (m.lone_dof @ x) + m.lone_dof.T @ lone.stack().flatten(0, 1)
 
 
-def _lone_blocks(
-    m: InsideModel, d: InsideData, lower: Tensor, upper: Tensor
-) -> tuple[list[Components], ...]:
+def _lone_blocks(m: InsideModel, d: InsideData, lower: Tensor, upper: Tensor) -> tuple[list[Components], ...]:
     """The four 3 x 3 blocks, by columns, of M - h D of each free body that carries no joint."""
     triangles = torch.cat((lower, upper)) if m.lone_skew else lower
     blocks = (m.lone_block @ triangles).unflatten(0, (4, 9, m.nlone))
