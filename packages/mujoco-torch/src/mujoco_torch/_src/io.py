@@ -198,7 +198,9 @@ def contact_slots(m: Model, mjd: mujoco.MjData) -> list[int]:
     slots, used = [], set()
     for c in mjd.contact:
         geoms = tuple(int(g) for g in c.geom)
-        fitting = (i for i, (g, dim, place) in enumerate(known) if (g, dim) == (geoms, c.dim) and place not in used)
+        fitting = (
+            i for i, (g, dim, place) in enumerate(known) if (g, dim) == (geoms, c.dim) and place not in used
+        )
         slot = next(fitting, None)
         if slot is None:
             raise StateError(f"MjData has a contact of geoms {geoms} that the model has no slot for")
