@@ -25,7 +25,7 @@ HEAP = """
       <geom name="ball" type="sphere" size="0.1" condim="6" margin="0.02" gap="0.03" adhesion="8"
         friction="0.8 0.02 0.003"/>
     </body>
-    <body name="log" pos="0.05 0 0.3" euler="90 10 0">
+    <body name="log" pos="0.2 0 0.17" euler="65 10 0">
       <freejoint/>
       <geom name="log" type="capsule" size="0.06 0.2" condim="4" priority="1" friction="0.4 0.01 0" adhesion="3"
         gap="0.15"/>
@@ -42,9 +42,9 @@ HEAP = """
         </body>
       </body>
     </body>
-    <body name="plain" pos="0.6 0.5 0.2">
+    <body name="puck" pos="0.6 0.5 0.13">
       <freejoint/>
-      <geom name="plain" type="sphere" size="0.1" priority="2"/>
+      <geom name="puck" type="sphere" size="0.1" priority="2" condim="4" adhesion="1"/>
     </body>
     <body name="magnet" pos="-0.3 0.1 0.2" mocap="true">
       <geom name="magnet" type="sphere" size="0.1" adhesion="20" gap="0.2" priority="3" condim="3"/>
