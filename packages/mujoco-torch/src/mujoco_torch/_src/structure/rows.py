@@ -238,38 +238,44 @@ def _threshold(pair: GeomPair) -> float:
 
 
 def _adhesion(mjm: mujoco.MjModel, slots: list[Slot], nrow: list[int], sides: tuple[tuple, ...]) -> Part:
-    """Adhesion of each contact, what it adds to a row, and what it pulls: each side of a contact about its root.
+    """Adhesion of each contact, its share for each row, where contacts in the gap are, and the pulls.
 
-    Unlike the rows, the pull asks for the flag that C's compiler sets, and goes with the passive forces.
+    Without ``flg_adhesion``, as in a model edited after it was compiled, C lists contacts by their adhesion, but has
+    no force of it.
     """
     adhesion = np.array([slot.pair.adhesion for slot in slots])
-    off = disabled(mjm, DisableBit.SPRING) and disabled(mjm, DisableBit.DAMPER)
-    pulling = np.flatnonzero(adhesion) if mjm.flg_adhesion and not off else []
-    pulls = [(c, *side) for c in pulling if not slots[c].pair.fixed for side in sides[c]]
     static = dict(
-        adhesive=bool(adhesion.any()),
-        nadhesive=len(pulls),
+        adhesive=bool(mjm.flg_adhesion and adhesion.any()),
         split_contacts=len({slot.place for slot in slots}) < len(slots),
     )
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, Any] = dict(contact_adhesion=items(adhesion))
     if static["adhesive"]:
-        share = np.ones(len(slots)) if mjm.opt.cone == ConeType.ELLIPTIC else 1.0 / np.array(nrow)
-        arrays |= dict(contact_adhesion=items(adhesion), contact_bias=items(adhesion * share))
-    if pulls:
-        dofs = [(dof, i, -sign) for i, (_, _, columns) in enumerate(pulls) for dof, sign in columns]
-        of_pull = [c for c, _, _ in pulls]
-        arrays |= dict(
-            adhesive_slot=select(of_pull, len(slots)),
-            adhesive_root=select([root for _, root, _ in pulls], mjm.nbody),
-            adhesive_dof=Pattern(dofs, (mjm.nv, len(pulls))),
-            adhesive_force=items(adhesion[of_pull]),
-        )
+        shares = np.ones(len(slots)) if mjm.opt.cone == ConeType.ELLIPTIC else np.array(nrow)
+        arrays |= dict(contact_bias=items(adhesion / shares))
     if static["split_contacts"]:
         arrays |= dict(
             contact_nearest=items(np.array([slot.nearest for slot in slots])),
             contact_farthest=items(np.array([slot.farthest for slot in slots])),
         )
-    return static, arrays
+    values, more = _pulls(mjm, slots, sides)
+    return static | values, arrays | more
+
+
+def _pulls(mjm: mujoco.MjModel, slots: list[Slot], sides: tuple[tuple, ...]) -> Part:
+    """Forces of adhesion: each side of a contact about its root. They go with the passive forces."""
+    off = disabled(mjm, DisableBit.SPRING) and disabled(mjm, DisableBit.DAMPER)
+    if off or not mjm.flg_adhesion:
+        return dict(nadhesive=0), {}
+    pairs = [slot.pair for slot in slots]
+    pulling = [c for c, pair in enumerate(pairs) if pair.adhesion and not pair.fixed]
+    pulls = [(c, root, columns) for c in pulling for root, columns in sides[c]]
+    dofs = [(dof, i, -sign) for i, (_, _, columns) in enumerate(pulls) for dof, sign in columns]
+    return dict(nadhesive=len(pulls)), dict(
+        adhesive_slot=select([c for c, _, _ in pulls], len(slots)),
+        adhesive_root=select([root for _, root, _ in pulls], mjm.nbody),
+        adhesive_dof=Pattern(dofs, (mjm.nv, len(pulls))),
+        adhesive_force=items(np.array([pairs[c].adhesion for c, _, _ in pulls])),
+    )
 
 
 def _moving_surface(mjm: mujoco.MjModel, slots: list[GeomPair]) -> bool:
