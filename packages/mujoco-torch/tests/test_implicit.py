@@ -426,7 +426,9 @@ def in_medium(shape: str) -> str:
     if shape == "boxes":
         return xml
     geom = r'(<geom type="(?:box|capsule)")'
-    return re.sub(geom, r'\1 fluidshape="ellipsoid" fluidcoef="0.5 0.3 1.2 0.9 1.1"', xml, count=6 * (shape == "some"))
+    return re.sub(
+        geom, r'\1 fluidshape="ellipsoid" fluidcoef="0.5 0.3 1.2 0.9 1.1"', xml, count=6 * (shape == "some")
+    )
 
 
 @pytest.mark.parametrize("shape", ["boxes", "some", "ellipsoids"])

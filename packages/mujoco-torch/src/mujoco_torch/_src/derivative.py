@@ -109,7 +109,8 @@ def medium_rate(m: InsideModel, d: InsideData, symmetric: bool) -> tuple[Tensor,
     """Both triangles ``[nL, B]`` of d qfrc_fluid / d qvel, diagonal included.
 
     The derivative of a body's wrench by its motion is a 6 x 6 matrix; those of a subtree add up, as inertias do.
-    Symmetric: only its symmetric part counts, as in C under ``implicitfast``, except for free bodies that carry no joint.
+    Symmetric: only its symmetric part counts, as in C under ``implicitfast``, but the whole for free bodies that carry
+    no joint.
     """
     rates = m.system.dof_body @ (m.body_descendants @ body_rates(m, d, symmetric))
     columns = rates.unflatten(0, (6, 6))  # [column, row]
@@ -239,9 +240,7 @@ def _replace_lone(m: InsideModel, x: Tensor, lone: Components) -> Tensor:
     return x - m.lone_dof.T @ (m.lone_dof @ x) + m.lone_dof.T @ lone.stack().flatten(0, 1)
 
 
-def _lone_blocks(
-    m: InsideModel, d: InsideData, lower: Tensor, upper: Tensor
-) -> tuple[list[Components], ...]:
+def _lone_blocks(m: InsideModel, d: InsideData, lower: Tensor, upper: Tensor) -> tuple[list[Components], ...]:
     """The four 3 x 3 blocks, by columns, of M - h D of each free body that carries no joint."""
     triangles = torch.cat((lower, upper)) if m.lone_skew else lower
     blocks = (m.lone_block @ triangles).unflatten(0, (4, 9, m.nlone))
