@@ -117,22 +117,34 @@ def _pair_counts(contacts: Mapping[str, np.ndarray]) -> collections.Counter[tupl
 
 
 def _actuation_bounds(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> dict[str, np.ndarray]:
-    """What rounding of length and velocity does to the forces of stiff affine actuators: (nu,) and (nv,).
+    """What rounding of length and velocity does to the forces of stiff affine actuators: (nout,) and (nv,).
 
     The force is a difference of terms like kp * ctrl and kp * length, each rounded to its own size.
     """
-    if not mjm.nu:
+    if not mjm.nout:
         return {}
-    low, high = mjm.actuator_ctrlrange.T
-    ctrl = np.where(mjm.actuator_ctrllimited, np.clip(mjd.ctrl, low, high), mjd.ctrl)
-    inputs = np.stack([np.ones(mjm.nu), np.abs(mjd.actuator_length), np.abs(mjd.actuator_velocity)])
-    affine_gain = mjm.actuator_gaintype == mujoco.mjtGain.mjGAIN_AFFINE
-    affine_bias = mjm.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE
-    gain = np.abs(mjm.actuator_gainprm[:, :3].T) * inputs
+    owner = np.repeat(np.arange(mjm.nactuator), mjm.actuator_outnum)  # the actuator of each output
+    inputs = np.stack([np.ones(mjm.nout), np.abs(mjd.actuator_length), np.abs(mjd.actuator_velocity)])
+    affine_gain = (mjm.actuator_gaintype == mujoco.mjtGain.mjGAIN_AFFINE)[owner]
+    affine_bias = (mjm.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE)[owner]
+    gain = np.abs(mjm.actuator_gainprm[owner, :3].T) * inputs
     gain = np.where(affine_gain, gain.sum(axis=0), gain[0])
-    bias = np.where(affine_bias, (np.abs(mjm.actuator_biasprm[:, :3].T) * inputs).sum(axis=0), 0.0)
-    force = _ROUNDING * (gain * np.abs(ctrl) + bias)
+    bias = np.where(affine_bias, (np.abs(mjm.actuator_biasprm[owner, :3].T) * inputs).sum(axis=0), 0.0)
+    force = _ROUNDING * (gain * _input_sizes(mjm, mjd)[owner] + bias)
     return {"actuator_force": force, "qfrc_actuator": np.abs(dense_moment(mjm, mjd)).T @ force}
+
+
+def _input_sizes(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
+    """Magnitude of all controls and activations of each actuator, (nactuator,)."""
+    low, high = mjm.actuator_ctrlrange.T
+    ctrl = np.abs(np.where(mjm.actuator_ctrllimited, np.clip(mjd.ctrl, low, high), mjd.ctrl))
+    act = np.abs(mjd.act)
+    own = zip(
+        mjm.actuator_ctrladr, mjm.actuator_ctrlnum, mjm.actuator_actadr, mjm.actuator_actnum, strict=True
+    )
+    return np.array(
+        [ctrl[c : c + nctrl].sum() + (act[a : a + nact].sum() if nact else 0.0) for c, nctrl, a, nact in own]
+    )
 
 
 def _inertia_bounds(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> dict[str, np.ndarray]:
