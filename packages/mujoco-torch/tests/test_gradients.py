@@ -207,7 +207,7 @@ def test_gradient_of_the_parameters() -> None:
     params = m.params.clone().requires_grad_()
     mjt.step(mjt.Model(m.topology, params), d).qvel.square().sum().backward()
     assert params.grad.isfinite().all()
-    for name in ("body_mass", "damper_rate", "dof_armature", "gravity", "actuator_gain", "contact_stiffness"):
+    for name in ("body_mass", "dof_damping", "dof_armature", "gravity", "actuator_gain", "contact_stiffness"):
         start, shape = m.topology.layout[name]
         at = start + int(np.argmax(np.abs(params.grad[start : start + int(np.prod(shape))].numpy())))
         h = 1e-6
