@@ -1,4 +1,4 @@
-"""Writes what is made from the code: supported.md, zoo.md and the verdicts that test_zoo.py expects.
+"""Writes what is made from the code: supported.md, features.md, zoo.md and the verdicts that test_zoo.py expects.
 
 Run it after a change of what is supported, with the packages of the zoo installed.
 """
@@ -6,17 +6,28 @@ Run it after a change of what is supported, with the packages of the zoo install
 import collections
 import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 from mujoco_torch._src.check import supported_table
 
 HERE = Path(__file__).parent
-ZOO_TEST = HERE.parent / "packages" / "mujoco-torch" / "tests" / "test_zoo.py"
-VERDICTS = ZOO_TEST.with_suffix(".toml")
+TESTS = HERE.parent / "packages" / "mujoco-torch" / "tests"
+VERDICTS = TESTS / "test_zoo.toml"
 
 SUPPORTED = """# What is simulated
 
 Made from the rules of `mujoco_torch.check` by `docs/generate.py`. What is not in the first table is refused by
 name, in `check`, in `put_model` and in `mjt check`.
+
+"""
+
+FEATURES = """# Features beside MuJoCo C
+
+One small model for each feature, as `test_features.py` compares it: `forward`, then the state after a step, of four
+different worlds. The error in float64 is the largest of all fields, relative to the scale of the field, which is named
+beside it; the result of the constraint solver is compared to 1e-6, geometry of contacts to 1e-8, all else to 1e-10. The
+error in float32 is a share of the tolerance that MuJoCo's own parity recipe allows ([parity](parity.md)). Made by
+`docs/generate.py`.
 
 """
 
@@ -33,6 +44,11 @@ Made by `docs/generate.py`.
 def supported_page() -> str:
     """The page of supported and refused features."""
     return SUPPORTED + supported_table().strip() + "\n"
+
+
+def features_page() -> str:
+    """The parity table."""
+    return FEATURES + module("test_features").table() + "\n"
 
 
 def zoo_page(verdicts: dict[str, dict[str, str]]) -> str:
@@ -71,14 +87,20 @@ def verdicts_toml(verdicts: dict[str, dict[str, str]]) -> str:
 def find_verdicts() -> dict[str, dict[str, str]]:
     """The verdicts on all models of the installed packages, as test_zoo.py finds them."""
     VERDICTS.touch()
-    spec = importlib.util.spec_from_file_location("test_zoo", ZOO_TEST)
-    zoo = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(zoo)
-    return zoo.verdicts()
+    return module("test_zoo").verdicts()
+
+
+def module(name: str) -> ModuleType:
+    """A test, as a module."""
+    spec = importlib.util.spec_from_file_location(name, TESTS / f"{name}.py")
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
 
 if __name__ == "__main__":
     found = find_verdicts()
     VERDICTS.write_text(verdicts_toml(found))
     (HERE / "supported.md").write_text(supported_page())
+    (HERE / "features.md").write_text(features_page())
     (HERE / "zoo.md").write_text(zoo_page(found))

@@ -14,6 +14,7 @@ from mujoco.introspect import structs
 import mujoco_torch as mjt
 from mujoco_torch import testing
 from mujoco_torch._src import layout
+from mujoco_torch.testing.stages import with_integrator
 
 NWORLD = 3
 
@@ -167,7 +168,7 @@ STAGES = [name for name in testing.STAGES if name not in ("forward", "step")]
 def test_a_stage_changes_neither_its_input_nor_the_model(
     mjm: mujoco.MjModel, mjds: list[mujoco.MjData], stage: str
 ) -> None:
-    m = mjt.put_model(mjm, dtype=torch.float64)
+    m = mjt.put_model(with_integrator(mjm, testing.STAGES[stage]), dtype=torch.float64)
     d = mjt.forward(m, mjt.put_data(m, mjds))
     before, params = d.clone(), m.params.clone()
     getattr(mjt, stage)(m, d)

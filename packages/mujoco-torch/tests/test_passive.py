@@ -450,6 +450,17 @@ def test_vmap(name: str) -> None:
         torch.testing.assert_close(getattr(mapped, field), getattr(batch, field), rtol=1e-12, atol=1e-12)
 
 
+def test_edited_gravity_compensation_needs_the_flag() -> None:
+    """As in C: what was edited in after compilation counts once ``flg_gravcomp`` is set."""
+    mjm = mujoco.MjModel.from_xml_string(POLYNOMIALS)
+    mjm.body_gravcomp[1:] = 0.5
+    for flag in (False, True):
+        mjm.flg_gravcomp = flag
+        assert mjt.put_model(mjm).has_gravcomp == flag
+        states = testing.perturbed_states(mjm, NWORLD, seed=0, settle=10)
+        testing.stage_parity(mjm, "passive", states).raise_for_failures()
+
+
 @pytest.mark.parametrize("name", mjt.MODELS)
 def test_a_plain_model_has_none_of_it(name: str) -> None:
     """Every part is left out of the step by a static switch."""

@@ -2,8 +2,9 @@
 
 `check` goes through `RULES`, one rule for each feature that is refused. A rule reports a feature wherever the
 model has it, also when a flag of the model switches it off at present, with one exception: what only shapes
-constraint rows (solver, cone, no-slip pass) is reported only if the model can have a row. Enumerated values
-are compared with the values that are supported, so a value that a later MuJoCo adds is refused.
+constraint rows (cone, solver, no-slip pass) is reported only if the model can have one. Enumerated values of options,
+equalities, actuators and geoms that can touch, and flags, are compared with those that are supported, so one that a
+later MuJoCo adds is refused.
 
 Without effect on the simulated state, hence never reported: what is only drawn (materials, textures, skins,
 lights), unused assets, user data, custom fields, keyframes, sleep policies without the sleep flag, the legacy
@@ -26,6 +27,7 @@ import numpy as np
 from mujoco_torch._src.collision.pairs import GeomPair, geom_pairs
 from mujoco_torch._src.enums import (
     BiasType,
+    ConeType,
     DisableBit,
     DynType,
     EnableBit,
@@ -44,6 +46,7 @@ from mujoco_torch._src.structure.reflected import reflected
 # A name in a message is enough to find the element; a list of thousands is not read.
 _SHOWN_ELEMENTS = 4
 
+_SOLVERS = (SolverType.NEWTON, SolverType.CG)
 _INTEGRATORS = tuple(kind for kind in IntegratorType if kind != IntegratorType.DISCRETE)
 _TRANSMISSIONS = tuple(kind for kind in TrnType if kind != TrnType.UNDEFINED)
 _DYNAMICS = tuple(kind for kind in DynType if kind != DynType.USER)
@@ -219,9 +222,15 @@ def _integrator(s: _Subject) -> _Found:
         yield f"the integrator {_label(IntegratorType, value)} is not available", ()
 
 
+def _cone(s: _Subject) -> _Found:
+    value = s.mjm.opt.cone
+    if value not in tuple(ConeType) and s.pairs:
+        yield f"the friction cone {_label(ConeType, value)} is not available", ()
+
+
 def _solver(s: _Subject) -> _Found:
     value = s.mjm.opt.solver
-    if value == SolverType.PGS and s.has_rows:
+    if value not in _SOLVERS and s.has_rows:
         yield f"the constraint solver {_label(SolverType, value)} is not available", ()
 
 
@@ -256,10 +265,7 @@ def _plugin(s: _Subject) -> _Found:
     yield from _report("plugins are not run", _names(s.mjm, ObjType.PLUGIN, range(s.mjm.nplugin)))
 
 
-# Bodies and joints.
-
-
-# Elements that are refused altogether.
+# Equalities, tendons, flexes, sensors.
 
 
 def _equality(s: _Subject) -> _Found:
@@ -359,6 +365,12 @@ RULES = (
         _integrator,
     ),
     Rule(
+        "cone",
+        "friction cones that MuJoCo 4.0 does not have, where a contact is possible",
+        "set the option cone to pyramidal or elliptic",
+        _cone,
+    ),
+    Rule(
         "solver",
         "the solver PGS, where a constraint is possible",
         'set the option solver to Newton or CG, or give put_model solver="newton"',
@@ -441,16 +453,16 @@ SUPPORTED = (
     ("bodies", "any tree; mocap bodies; gravity compensation"),
     ("joints", "free, ball, slide and hinge; armature; limits; friction loss"),
     (
+        "tendons",
+        "fixed and spatial: sites, pulleys, spheres and cylinders wrapped around or passed through, side sites; "
+        "limits; friction loss; armature; springs with two rest lengths and dampers, linear and polynomial",
+    ),
+    (
         "passive forces",
         "springs and dampers of joints, linear and polynomial; joint springs that yield; a medium with "
         "wind, as inertia boxes and ellipsoids",
     ),
-    ("equality", "connect and weld, of bodies or sites; joint; tendon; each active or not, by world"),
-    (
-        "tendons",
-        "fixed and spatial: sites, pulleys, spheres and cylinders wrapped around or passed through, side sites; "
-        "armature; springs with two rest lengths and dampers, linear and polynomial",
-    ),
+    ("applied forces", "on dofs and on bodies"),
     (
         "actuators",
         "every type but user: activations, muscles, DC motors, PID controllers, orientation servos; clamps of control, "
@@ -460,6 +472,7 @@ SUPPORTED = (
         "transmissions",
         "joint, joint in parent, tendon, site with and without reference, slider-crank, body (adhesion), orientation",
     ),
+    ("equality", "connect and weld, of bodies or sites; joint; tendon; each active or not, by world"),
     (
         "contacts",
         "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; moving surfaces; "
@@ -468,6 +481,12 @@ SUPPORTED = (
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
     ("solver", "Newton, conjugate gradients, warm start, no-slip pass"),
     ("integrators", "Euler with implicit damping, implicit, implicitfast, RK4"),
+    (
+        "inverse dynamics",
+        "in continuous and, but for RK4, in discrete time; comparison with forward dynamics",
+    ),
+    ("energy", "potential and kinetic"),
+    ("resets", "of bad states, and to keyframes, world by world"),
     ("flags", "every disable flag of MuJoCo 4.0; the enable flags energy, fwdinv, invdiscrete"),
     ("callbacks", "mjcb_control and mjcb_passive, given to put_model"),
     ("cameras and lights", "every tracking mode"),

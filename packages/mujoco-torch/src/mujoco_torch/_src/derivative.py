@@ -109,7 +109,8 @@ def medium_rate(m: InsideModel, d: InsideData, symmetric: bool) -> tuple[Tensor,
     """Both triangles ``[nL, B]`` of d qfrc_fluid / d qvel, diagonal included.
 
     The derivative of a body's wrench by its motion is a 6 x 6 matrix; those of a subtree add up, as inertias do.
-    Symmetric: only its symmetric part counts, as in C under ``implicitfast``, except for free bodies that carry no joint.
+    Symmetric: only its symmetric part counts, as in C under ``implicitfast``, but the whole for free bodies that carry
+    no joint.
     """
     rates = m.system.dof_body @ (m.body_descendants @ body_rates(m, d, symmetric))
     columns = rates.unflatten(0, (6, 6))  # [column, row]

@@ -1,5 +1,6 @@
 """Each public stage against the C function of its name, on the same state."""
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
@@ -47,6 +48,7 @@ class Stage:
       fields: what the stage writes.
       rtol: tolerance of all of them, or None for the module's tolerance of each field.
       solves: the stage runs the constraint solver, so it is compared on a `converged` model.
+      integrators: those the stage belongs to, all if empty; a model with another one is given the first.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Stage:
     fields: tuple[str, ...]
     rtol: float | None = SMOOTH
     solves: bool = False
+    integrators: tuple[int, ...] = ()
 
 
 def _rne(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> None:
@@ -73,6 +76,7 @@ _COM_VELOCITY = (*_POSITION, mujoco.mj_comVel)
 _VELOCITY = (*_POSITION, mujoco.mj_fwdVelocity)
 _ACTUATION = (*_VELOCITY, mujoco.mj_fwdActuation)
 _ACCELERATION = (*_ACTUATION, mujoco.mj_fwdAcceleration)
+_IMPLICIT = (int(mujoco.mjtIntegrator.mjINT_IMPLICIT), int(mujoco.mjtIntegrator.mjINT_IMPLICITFAST))
 _MAKE_CONSTRAINT = (mujoco.mj_makeConstraint, mujoco.mj_referenceConstraint)
 
 #: Every public stage, in pipeline order, by name.
@@ -100,7 +104,7 @@ STAGES: dict[str, Stage] = {
         Stage("solve", _ACCELERATION, (mujoco.mj_fwdConstraint,), SOLVE_FIELDS, SOLVED, solves=True),
         Stage("forward", (), (mujoco.mj_forward,), FIELDS, None, solves=True),
         Stage("euler", (mujoco.mj_forward,), (mujoco.mj_Euler,), STATE_FIELDS),
-        Stage("implicit", (mujoco.mj_forward,), (mujoco.mj_implicit,), STATE_FIELDS),
+        Stage("implicit", (mujoco.mj_forward,), (mujoco.mj_implicit,), STATE_FIELDS, integrators=_IMPLICIT),
         Stage("rungekutta4", (mujoco.mj_forward,), (_rungekutta4,), STATE_FIELDS, SOLVED, solves=True),
         Stage("step", (), (mujoco.mj_step,), STATE_FIELDS, SOLVED, solves=True),
         Stage("step1", (), (mujoco.mj_step1,), (*POSITION_FIELDS, *VELOCITY_FIELDS, "energy"), None),
@@ -129,6 +133,7 @@ def stage_parity(
     """
     stage = STAGES[stage] if isinstance(stage, str) else stage
     mjm = converged(mjm) if stage.solves else mjm
+    mjm = with_integrator(mjm, stage)
     mjds = [_run(mjm, copy_state(mjm, state), stage.prior) for state in states]
     m = mjt.put_model(mjm, device=device, dtype=torch.float64)
     d = getattr(mjt, stage.name)(m, mjt.put_data(m, mjds))
@@ -136,6 +141,15 @@ def stage_parity(
         _run(mjm, mjd, stage.run)
     report = compare(m, d, mjds, stage.fields, stage.rtol)
     return dataclasses.replace(report, title=f"{stage.name}: parity with MuJoCo C, {len(mjds)} worlds")
+
+
+def with_integrator(mjm: mujoco.MjModel, stage: Stage) -> mujoco.MjModel:
+    """Returns `mjm`, or where the stage belongs to other integrators a copy with the first of them."""
+    if not stage.integrators or mjm.opt.integrator in stage.integrators:
+        return mjm
+    mjm = copy.copy(mjm)
+    mjm.opt.integrator = stage.integrators[0]
+    return mjm
 
 
 def _run(mjm: mujoco.MjModel, mjd: mujoco.MjData, functions: Iterable[CFunction]) -> mujoco.MjData:

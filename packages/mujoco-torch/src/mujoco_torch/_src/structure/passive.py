@@ -134,7 +134,8 @@ def _gravcomp(mjm: mujoco.MjModel) -> Part:
     bodies = [b for b in range(1, mjm.nbody) if mjm.body_gravcomp[b] and moved_by(mjm)[b].any()]
     weight = (mjm.body_mass * mjm.body_gravcomp)[bodies]
     through_actuators = _by_dof(mjm, mjm.jnt_actgravcomp).astype(float)
-    static = dict(has_gravcomp=bool(bodies) and bool(gravity.any()))
+    # As in C, the compiled model's flag decides, also where body_gravcomp was edited since.
+    static = dict(has_gravcomp=bool(mjm.flg_gravcomp) and bool(bodies) and bool(gravity.any()))
     arrays = dict(
         gravcomp_body=select(bodies, mjm.nbody),
         gravcomp_root=select(mjm.body_rootid[bodies], mjm.nbody),
