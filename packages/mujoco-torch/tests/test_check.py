@@ -72,8 +72,8 @@ REFUSED = [
     ("solver", _option('solver="PGS"'), ()),
     ("solver", _option('solver="PGS"', FLOOR + FALLING.format(type="sphere")), ()),
     ("solver", _option('solver="PGS"', SLIDING), ()),
-    ("noslip", _option('noslip_iterations="2"'), ()),
     ("islands", _option('iterations="9"', LIMITED + FLOOR + FALLING.format(type="sphere")), ()),
+    ("islands", _option('solver="CG" iterations="99"', LIMITED + FLOOR + FALLING.format(type="sphere")), ()),
     ("enable-flag", _flag("sleep"), ("flag 'sleep'",)),
     ("plugin", _xml(rest=f"{EXTENSION}<actuator>{PID}</actuator>"), ("plugin 0",)),
     ("tendon-plastic-spring", _xml(rest=TENDON.format('stiffness="1" springyield="5"')), ("tendon 't'",)),
@@ -110,15 +110,6 @@ REFUSED = [
         )
     ),
     ("geom-pair", _touching("cylinder", "sphere"), ("geom 'foot' with geom 'floor'",)),
-    ("adhesion", _xml(BALL_GEOM.replace("/>", ' adhesion="1"/>')), ("geom 'ball'",)),
-    (
-        "adhesion",
-        _xml(
-            FLOOR + FALLING.format(type="sphere"),
-            '<contact><pair name="p" geom1="floor" geom2="foot" adhesion="1"/></contact>',
-        ),
-        ("pair 'p'",),
-    ),
 ]
 
 ALLOWED = {
@@ -163,6 +154,10 @@ ALLOWED = {
     ),
     "elliptic cones": _option('cone="elliptic"', FLOOR + FALLING.format(type="sphere")),
     "a moving surface": _xml(FLOOR.replace("/>", ' surfacevel="1 0 0"/>') + FALLING.format(type="sphere")),
+    "adhesion": _xml(
+        FLOOR.replace("/>", ' adhesion="1"/>') + FALLING.format(type="sphere"),
+        '<contact><pair geom1="floor" geom2="foot" adhesion="1"/></contact>',
+    ),
     "a box that cannot touch": _xml(f'{FLOOR}<geom type="box" size="1 1 1"/>' + LIMITED),
     "a box that is excluded": _xml(
         FLOOR + FALLING.format(type="box").replace("<body", '<body name="b"'),
@@ -173,12 +168,13 @@ ALLOWED = {
     ),
     **{name: _option(f'integrator="{name}"') for name in ("Euler", "RK4", "implicit", "implicitfast")},
     "conjugate gradients": _option('solver="CG"', FLOOR + FALLING.format(type="sphere")),
+    "a no-slip pass": _option('noslip_iterations="2"', FLOOR + FALLING.format(type="sphere")),
     "few iterations for one tree": _option('iterations="1"', FLOOR + FALLING.format(type="sphere")),
     "few iterations without islands": _xml(
         LIMITED + FLOOR + FALLING.format(type="sphere"),
         '<option iterations="9"><flag island="disable"/></option>',
     ),
-    "another solver with nothing to solve": _option('solver="PGS" noslip_iterations="3"', ""),
+    "another solver with nothing to solve": _option('solver="PGS"', ""),
     "another solver with its rows disabled": _xml(
         rest='<option solver="PGS"><flag limit="disable"/></option>'
     ),
@@ -347,14 +343,11 @@ EDITED = {
     "actuator_gaintype": (6, "actuator-gain"),
     "actuator_trntype": (1000, "actuator-transmission"),
     "eq_type": (4, "equality"),
-    "geom_adhesion": (2, "adhesion"),
     "geom_type": (6, "geom-pair"),
     "opt.cone": (2, "cone"),
     "opt.enableflags": (16, "enable-flag"),
     "opt.integrator": (4, "integrator"),
-    "opt.noslip_iterations": (2, "noslip"),
     "opt.solver": (0, "solver"),
-    "pair_adhesion": (2, "adhesion"),
     "tendon_plasticadr": (0, "tendon-plastic-spring"),
     "tendon_springyield": (2, "tendon-plastic-spring"),
 }
@@ -386,8 +379,9 @@ READ = (
     "dof_(bodyid|jntid|parentid|solref|solimp|frictionloss|armature|damping|dampingpoly|invweight0)",
     "tree_dofnum",
     "geom_(contype|conaffinity|condim|bodyid|priority|solmix|solref|solimp|size|pos|quat|friction|margin|gap|fluid)",
-    "geom_surfacevel",
-    "pair_(dim|geom[12]|signature|solref|solreffriction|solimp|margin|gap|friction)|exclude_signature",
+    "geom_(surfacevel|adhesion)",
+    "pair_(dim|geom[12]|signature|solref|solreffriction|solimp|margin|gap|friction|adhesion)",
+    "exclude_signature",
     "site_(bodyid|pos|quat)",
     "cam_(mode|bodyid|targetbodyid|pos|quat|poscom0|pos0|mat0)",
     "light_(mode|bodyid|targetbodyid|pos|dir|poscom0|pos0|dir0)",
@@ -400,7 +394,7 @@ READ = (
     "actuator_(lengthrange|ctrladr|ctrlnum|ctrlspec|outadr|outnum)",
     "[DM]_(rownnz|rowadr|colind)",
     "key_(time|qpos|qvel|act|plastic|ctrl|mpos|mquat)",
-    "flg_(gravcomp|surfacevel)",
+    "flg_(gravcomp|surfacevel|adhesion)",
 )
 NOT_READ = {
     "counts, all but those that are attributes of Model": "n[A-Za-z].*|signature",
@@ -411,7 +405,7 @@ NOT_READ = {
     "|body_(contype|conaffinity|margin)|geom_(sameframe|aabb|rbound)|dof_(Madr|simplenum|length)",
     "of islands and of sleep": "dof_treeid|tendon_tree(num|id)|tree_(?!dofnum).*",
     "of how C makes the model": "dof_M0|actuator_length0",
-    "of elements that are refused": "sensor_.*|flex.*|efm.*|plugin(_.*)?|(body|geom|actuator)_plugin|flg_adhesion",
+    "of elements that are refused": "sensor_.*|flex.*|efm.*|plugin(_.*)?|(body|geom|actuator)_plugin",
     "of geoms that touch nothing": "geom_dataid|(mesh|hfield)_.*",
 }
 
@@ -451,14 +445,14 @@ MORE = """
     <body mocap="true"/>
     <body pos="0 0 1">
       <freejoint/>
-      <geom size=".1" surfacevel="1 0 0 0 0 1" solmix="2" condim="6"/>
+      <geom size=".1" surfacevel="1 0 0 0 0 1" adhesion="1" solmix="2" condim="6"/>
     </body>
     <body>
       <joint name="j" springyield=".1" stiffness="1"/>
       <geom name="rod" type="capsule" size=".1 .2"/>
     </body>
   </worldbody>
-  <contact><pair geom1="floor" geom2="rod" solreffriction=".1 1" condim="6"/></contact>
+  <contact><pair geom1="floor" geom2="rod" solreffriction=".1 1" condim="6" adhesion="1"/></contact>
   <tendon><fixed name="t" actuatorfrcrange="-1 1"><joint joint="j" coef="1"/></fixed></tendon>
   <actuator>
     <muscle joint="j" lengthrange="-1 1"/>
@@ -502,8 +496,9 @@ def test_every_option_has_been_thought_of():
     options = {name for name in dir(mjm.opt) if name[0] != "_" and not callable(getattr(mjm.opt, name))}
     refused = {name.removeprefix("opt.") for name in EDITED if name.startswith("opt.")}
     read = {"timestep", "impratio", "tolerance", "ls_tolerance", "iterations", "ls_iterations"}
+    read |= {"noslip_iterations", "noslip_tolerance"}
     read |= {"gravity", "density", "viscosity", "wind", "disableflags", "disableactuator"}
-    of_refused = {"noslip_tolerance", "sleep_tolerance", "ccd_tolerance", "ccd_iterations", "magnetic"}
+    of_refused = {"sleep_tolerance", "ccd_tolerance", "ccd_iterations", "magnetic"}
     of_refused |= {"sdf_initpoints", "sdf_iterations", "o_margin", "o_solref", "o_solimp", "o_friction"}
     without_effect = {"jacobian"}
     assert options == refused | read | of_refused | without_effect

@@ -391,3 +391,28 @@ def test_equal_models_share_one_topology(mjm: mujoco.MjModel) -> None:
     heavier = load("ant")
     heavier.body_mass *= 2.0
     assert mjt.put_model(heavier).topology is a.topology  # masses are parameters, not structure
+
+
+def test_a_solver_of_the_users_choice() -> None:
+    """A model that asks for PGS is refused, unless the user names a solver."""
+    mjm = mujoco.MjModel.from_xml_string("""
+        <mujoco>
+          <option solver="PGS"/>
+          <worldbody>
+            <geom type="plane" size="1 1 0.1"/>
+            <body pos="0 0 0.09"><freejoint/><geom size="0.1"/></body>
+          </worldbody>
+        </mujoco>""")
+    with pytest.raises(mjt.UnsupportedModelError, match='solver="newton"'):
+        mjt.put_model(mjm)
+    expected = mujoco.MjData(mjm)
+    mjm.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
+    mujoco.mj_step(mjm, expected)
+    mjm.opt.solver = mujoco.mjtSolver.mjSOL_PGS
+    for solver in ("newton", "cg"):
+        m = mjt.put_model(mjm, dtype=torch.float64, solver=solver)
+        d = mjt.step(m, mjt.make_data(m))
+        np.testing.assert_allclose(d.qvel.numpy(), expected.qvel, atol=1e-8)
+    assert mjm.opt.solver == mujoco.mjtSolver.mjSOL_PGS
+    with pytest.raises(mjt.ArgumentError, match="'newton', 'cg'"):
+        mjt.put_model(mjm, solver="pgs")

@@ -256,3 +256,46 @@ def test_kernel_equals_the_reference(kind: str, solver: int, dtype: torch.dtype)
             continue  # rounding may turn a search that is cut short
         for x, y in zip((qacc, qfrc), expected[:2], strict=True):
             assert ((x - y).abs() / y.abs().amax(0).clamp_min(1)).max() < limit
+
+
+@pytest.mark.parametrize("kind", ["pyramids", "all"])
+def test_references_along_every_axis(kind: str) -> None:
+    """As moving surfaces have them: kernel, reference and gradient."""
+    system = make_system(5, **{**KINDS[kind], "contacts": CONTACTS[:4]})
+    p = make_problem(system, 3, idle=0.0)
+    g = torch.Generator().manual_seed(0)
+    p["contact_ref"] = torch.randn(system.axes, system.contacts, 3, generator=g, dtype=F64)
+    for x, y in zip(operator(system, p), reference(system, p), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
+    assert violation(system, p, *(row_forces(system, p, operator(system, p)[0])[i] for i in (3, 2, 1))) < 1e-9
+    leaf = p["contact_ref"].clone().requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda x: solve(system, **{**p, "contact_ref": x})[:2], leaf, rtol=1e-3, atol=1e-5
+    )
+
+
+def test_gradients_are_finite_where_a_cone_has_its_tip() -> None:
+    """Rows that nothing moves, residuals of zero, slipping of no speed, contacts that are not active."""
+    system = make_system(5, contacts=CONTACTS, cone=1)
+    p = make_problem(system, 4, idle=0.0)
+    p["contact_frame"][:, 0] = 0
+    p["contact_frame"][3:, 4] = 0
+    p["contact_ref"][..., 0] = 0
+    p["contact_D"][3, 1] = p["contact_D"][0, 2] = 0
+    p["qvel"] = 0 * p["qvel"]
+    leaves = [p[name].contiguous().clone().requires_grad_() for name in LEAVES if p[name].numel()]
+    names = [name for name in LEAVES if p[name].numel()]
+    qacc, qfrc, _ = solve(system, **{**p, **dict(zip(names, leaves, strict=True))})
+    for grad in torch.autograd.grad(qacc.square().sum() + qfrc.sum(), leaves):
+        assert grad.isfinite().all()
+
+
+def test_what_a_system_of_cones_derives() -> None:
+    system = make_system(4, given=GIVEN[:1], contacts=((3, 1), (1, 1), (4, 2)), cone=1)
+    assert (system.rows, system.contact_row, system.cones) == (8, (0, 3, 4, 8), 2)
+    assert system.row_axis == (0, 1, 2, 0, 0, 1, 2, 3)
+    rows = torch.arange(9.0).unsqueeze(-1)
+    along = (system.cone_rows @ rows).reshape(4, 2).tolist()
+    assert along == [[1.0, 5.0], [2.0, 6.0], [3.0, 7.0], [0.0, 8.0]]
+    assert (system.cone_contacts @ rows[:3]).flatten().tolist() == [0.0, 2.0]
+    assert make_system(4, contacts=((3, 1),)).cones == 0

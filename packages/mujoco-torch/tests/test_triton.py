@@ -290,6 +290,18 @@ def test_solve_keeps_a_broken_world_to_itself():
 
 
 @kernels
+@pytest.mark.parametrize("options", [{"given_kind": (0, 1, 2)}, {"solver": 1}], ids=str)
+def test_the_reference_runs_what_the_kernel_does_not_know(options):
+    """Anything but rows that only push, by Newton's method: equalities and friction losses, conjugate gradients."""
+    system = random_system(6, 2, 2, 1, **options)
+    problem = list(random_problem(system, 4))
+    problem[14] = torch.ones(system.nf, 1, dtype=F64)
+    got, expected = solve(system, problem), newton.solve(*problem, system.key)
+    for x, y in zip(got, expected, strict=True):
+        torch.testing.assert_close(x, y)
+
+
+@kernels
 def test_solve_of_several_groups_of_worlds():
     system = random_system(3, 2, 1, 0)
     assert assert_same(system, random_problem(system, 21)).max() >= 1

@@ -2,7 +2,7 @@
 
 `check` goes through `RULES`, one rule for each feature that is refused. A rule reports a feature wherever the
 model has it, also when a flag of the model switches it off at present, with one exception: what only shapes
-constraint rows (cone, solver, no-slip pass) is reported only if the model can have one. Enumerated values of options,
+constraint rows (cone, solver, its iterations) is reported only if the model can have one. Enumerated values of options,
 equalities, actuators and geoms that can touch, and flags, are compared with those that are supported, so one that a
 later MuJoCo adds is refused.
 
@@ -60,8 +60,9 @@ _DISABLE_FLAGS = functools.reduce(lambda a, b: a | b, DisableBit)
 # `time` is left out: it feeds C's own timers only.
 _CALLBACKS = ("control", "passive", "contactfilter", "sensor", "act_dyn", "act_gain", "act_bias")
 
-# Newton's method takes 1 to 8 iterations on the packaged models, from any start; fewer may stop it half-way.
-_ENOUGH_ITERATIONS = 10
+# Newton's method takes 1 to 8 iterations on the packaged models, from any start; fewer may stop it half-way. Conjugate
+# gradients take 100 at most where few rows are active.
+_ENOUGH_ITERATIONS = {SolverType.NEWTON: 10, SolverType.CG: 100}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,16 +234,10 @@ def _solver(s: _Subject) -> _Found:
         yield f"the constraint solver {_label(SolverType, value)} is not available", ()
 
 
-def _noslip(s: _Subject) -> _Found:
-    count = s.mjm.opt.noslip_iterations
-    if count > 0 and s.has_rows:
-        yield f"the no-slip pass is not available, {count} iterations are asked for", ()
-
-
 def _islands(s: _Subject) -> _Found:
     opt = s.mjm.opt
     by_islands = s.mjm.ntree > 1 and not opt.disableflags & DisableBit.ISLAND
-    if by_islands and s.has_rows and opt.iterations < _ENOUGH_ITERATIONS:
+    if by_islands and s.has_rows and opt.iterations < _ENOUGH_ITERATIONS.get(opt.solver, 0):
         yield (
             f"{s.mjm.ntree} trees in separate islands get {opt.iterations} solver iterations each in MuJoCo",
             (),
@@ -362,12 +357,6 @@ def _geom_pair(s: _Subject) -> _Found:
         yield f"contacts of {kinds} are not simulated", tuple(elements)
 
 
-def _adhesion(s: _Subject) -> _Found:
-    geoms = _where(s.mjm, ObjType.GEOM, s.mjm.geom_adhesion)
-    pairs = _where(s.mjm, ObjType.PAIR, s.mjm.pair_adhesion)
-    yield from _report("adhesion of contacts is not simulated", geoms + pairs)
-
-
 RULES = (
     Rule(
         "integrator",
@@ -384,19 +373,13 @@ RULES = (
     Rule(
         "solver",
         "the solver PGS, where a constraint is possible",
-        "set the option solver to Newton or CG",
+        'set the option solver to Newton or CG, or give put_model solver="newton"',
         _solver,
     ),
     Rule(
-        "noslip",
-        "no-slip iterations, where a constraint is possible",
-        "set the option noslip_iterations to 0",
-        _noslip,
-    ),
-    Rule(
         "islands",
-        "constraint islands cut short: several trees and less than ten solver iterations",
-        'set <flag island="disable"/>, or the option iterations to 10 or more',
+        "constraint islands cut short: several trees and less than ten solver iterations, of CG a hundred",
+        'set <flag island="disable"/>, or the option iterations to 10 or more, with CG to 100',
         _islands,
     ),
     Rule(
@@ -464,7 +447,6 @@ RULES = (
         "change the geom types, or keep the geoms apart with contype and conaffinity or an exclude",
         _geom_pair,
     ),
-    Rule("adhesion", "adhesion of geoms and geom pairs", "set adhesion to 0", _adhesion),
 )
 
 SUPPORTED = (
@@ -493,10 +475,11 @@ SUPPORTED = (
     ("equality", "connect and weld, of bodies or sites; joint; tendon; each active or not, by world"),
     (
         "contacts",
-        "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; moving surfaces; both cones",
+        "plane, sphere and capsule with each other; condim 1, 3, 4 and 6; moving surfaces; "
+        "adhesion of geoms and pairs; both cones",
     ),
     ("contact filters", "contype and conaffinity, exclude, pair, parent; priority, mixing, margin, gap"),
-    ("solver", "Newton, conjugate gradients, warm start"),
+    ("solver", "Newton, conjugate gradients, warm start, no-slip pass"),
     ("integrators", "Euler with implicit damping, implicit, implicitfast, RK4"),
     (
         "inverse dynamics",

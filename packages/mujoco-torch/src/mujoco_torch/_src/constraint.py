@@ -131,7 +131,10 @@ def make_constraints(m: InsideModel, d: InsideData) -> Constraints:
         jac = jac + m.given_ten_J @ d.ten_J.flatten(0, 1)
     none = Rows(*(d.qpos.new_zeros((0, d.qpos.shape[-1])) for _ in Rows._fields))
     given = Rows(*(torch.cat(x) for x in zip(*parts, strict=True))) if len(parts) > 1 else (*parts, none)[0]
-    contact = _active_below(m, "contact", d.contact_dist, m.contact_threshold) if m.nconmax else none
+    contact = none
+    if m.nconmax:
+        bias = m.contact_bias if m.adhesive else None
+        contact = _active_below(m, "contact", d.contact_dist, m.contact_threshold, bias)
     return Constraints(jac, given, contact, _surface_velocity(m, d) if m.moving_surface else None)
 
 
@@ -180,13 +183,22 @@ def _limit_distance(m: InsideModel, d: InsideData) -> Tensor:
     return dist
 
 
-def _active_below(m: InsideModel, name: str, dist: Tensor, threshold: Tensor) -> Rows:
-    """Rows of constraints that are active below a distance."""
+def _active_below(
+    m: InsideModel, name: str, dist: Tensor, threshold: Tensor, bias: Tensor | None = None
+) -> Rows:
+    """Rows of constraints that are active below a distance.
+
+    A force ``bias`` on each row makes good for adhesion, which pulls in ``qfrc_adhesion``: together they move the cone
+    of the contact's forces down its normal and leave all else as it is.
+    Source: MuJoCo documentation, "Computation", "Constraint model: parameters", "Adhesion".
+    """
     active = dist < threshold
     margin = getattr(m, f"{name}_margin")
     pos = torch.where(active, dist, margin)
     imp, D = _impedance(m, name, pos - margin)
     reference = -getattr(m, f"{name}_stiffness") * imp * (pos - margin)
+    if bias is not None:
+        reference = reference + bias / D
     return Rows(pos, torch.where(active, D, 0.0), reference)
 
 

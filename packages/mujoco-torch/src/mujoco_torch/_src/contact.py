@@ -17,7 +17,8 @@ def collision(m: InsideModel, d: InsideData) -> InsideData:
     """Contacts of every geom pair that can touch, with C's counts and order (``mj_collision``).
 
     Departures from C:
-      1. Contacts have static slots in C's order; an empty slot has ``dist = inf``.
+      1. Contacts have static slots in C's order; an empty slot has ``dist = inf``. An adhesive contact with friction
+        has two slots, the second without friction, for the gap.
 
     Raises:
       StateError: the geom poses of ``d`` do not fit the model.
@@ -31,8 +32,11 @@ def collision(m: InsideModel, d: InsideData) -> InsideData:
             contact_frame=d.geom_xpos.new_zeros((9, 0, worlds)),
         )
     groups = [_collide(m, d, *group) for group in m.pair_groups]
-    found = m.slot_order @ torch.cat(groups, 1) if len(groups) > 1 else groups[0]
+    found = m.slot_order @ torch.cat(groups, 1) if len(groups) > 1 or m.split_contacts else groups[0]
     dist = found[0]
+    if m.split_contacts:
+        here = (dist >= m.contact_nearest) & (dist < m.contact_farthest)
+        dist = torch.where(here, dist, torch.inf)
     return d.replace(
         ncon=(dist < torch.inf).sum(0, dtype=torch.int32),
         contact_dist=dist,

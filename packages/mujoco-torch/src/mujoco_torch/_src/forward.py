@@ -6,7 +6,13 @@ from mujoco_torch._src import callbacks, solver
 from mujoco_torch._src.actuation import fwd_actuation
 from mujoco_torch._src.bias import rne
 from mujoco_torch._src.com import com_pos, com_vel
-from mujoco_torch._src.constraint import ROW_INPUTS, make_constraint, make_constraints, row_motion
+from mujoco_torch._src.constraint import (
+    ROW_INPUTS,
+    make_constraint,
+    make_constraints,
+    row_jacobian,
+    row_motion,
+)
 from mujoco_torch._src.contact import collision
 from mujoco_torch._src.energy import energies
 from mujoco_torch._src.inertia import crb, factor_m, solve_m
@@ -90,11 +96,11 @@ def fwd_acceleration(m: InsideModel, d: InsideData) -> InsideData:
 
 
 @public(
-    reads=(*ROW_INPUTS, *names("qacc_warmstart M qfrc_smooth qacc_smooth efc_D efc_aref")),
+    reads=(*ROW_INPUTS, *names("qacc_warmstart M qLD qLDiagInv qfrc_smooth qacc_smooth efc_D efc_aref")),
     writes=("qacc", "qfrc_constraint", "efc_force", "solver_niter"),
 )
 def solve(m: InsideModel, d: InsideData) -> InsideData:
-    """Constraint forces and acceleration by Newton's method (``mj_fwdConstraint``).
+    """Constraint forces and acceleration, with the no-slip pass where it is asked for (``mj_fwdConstraint``).
 
     Source: MuJoCo documentation, "Computation", sections "Solver" and "Algorithms".
 
@@ -138,7 +144,24 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
     )
     residual = row_motion(m, d, m.body_dof @ (d.cdof * qacc), qacc) - d.efc_aref
     efc_force = solver.row_force(m.system, d.efc_D, residual, m.frictionloss, m.cone_friction)
-    return d.replace(qacc=qacc, qfrc_constraint=qfrc_constraint, efc_force=efc_force, solver_niter=niter)
+    d = d.replace(qacc=qacc, qfrc_constraint=qfrc_constraint, efc_force=efc_force, solver_niter=niter)
+    return _noslip(m, d) if m.noslip_iterations else d
+
+
+def _noslip(m: InsideModel, d: InsideData) -> InsideData:
+    """Friction forces found again, as if they were hard, and the acceleration with them (``mj_solNoSlip``)."""
+    J = row_jacobian(m, d)
+    free = (J * d.qacc_smooth).sum(1) - d.efc_aref
+    efc_force, sweeps = solver.noslip(
+        m.system, d.M, J, d.efc_D, free, d.efc_force, m.frictionloss, m.cone_friction
+    )
+    qfrc_constraint = (J * efc_force.unsqueeze(1)).sum(0)
+    return d.replace(
+        qacc=d.qacc_smooth + solve_m(m, d, qfrc_constraint),
+        qfrc_constraint=qfrc_constraint,
+        efc_force=efc_force,
+        solver_niter=d.solver_niter + sweeps,
+    )
 
 
 @public(reads=INPUTS, writes=tuple(name for name in FIELDS if name not in STATE))

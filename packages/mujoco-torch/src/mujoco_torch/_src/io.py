@@ -1,5 +1,6 @@
 """Into and out of the library: models and states from MuJoCo's own structs, and back."""
 
+import copy
 from collections.abc import Callable, Sequence
 
 import mujoco
@@ -10,7 +11,7 @@ from torch import Tensor
 from mujoco_torch._src import layout, topology
 from mujoco_torch._src.callbacks import callbacks
 from mujoco_torch._src.check import check
-from mujoco_torch._src.enums import ConstraintType, IntegratorType, JointType
+from mujoco_torch._src.enums import ConstraintType, IntegratorType, JointType, SolverType
 from mujoco_torch._src.errors import ArgumentError, StateError, UnsupportedModelError
 from mujoco_torch._src.integrate import step, step1, step2
 from mujoco_torch._src.structure.arrays import state_value
@@ -24,6 +25,7 @@ def put_model(
     *,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
+    solver: str | None = None,
     mjcb_control: Callable | None = None,
     mjcb_passive: Callable | None = None,
 ) -> Model:
@@ -33,6 +35,8 @@ def put_model(
       mjm: the compiled model; later changes to it are not seen.
       device: where the arrays go; torch's default device if None.
       dtype: torch.float32 or torch.float64; torch's default dtype if None.
+      solver: "newton" or "cg", to solve by, whatever solver the model asks for; the model's own if None. The optimum
+        is the same, so this is how to simulate a model that asks for PGS.
       mjcb_control: called as ``f(m, d)`` in every evaluation of the dynamics, before actuation (not if that is
         disabled); returns a dict of what it sets, of ``ctrl``, ``qfrc_applied`` and ``xfrc_applied``.
       mjcb_passive: called as ``f(m, d)``; returns a force ``(nworld, nv)`` that is added to ``qfrc_passive``.
@@ -44,13 +48,15 @@ def put_model(
 
     Raises:
       UnsupportedModelError: the model uses features that are not simulated exactly; it lists all of them.
-      ArgumentError: ``mjm``, ``device``, ``dtype`` or a callback cannot be used.
+      ArgumentError: ``mjm``, ``device``, ``dtype``, ``solver`` or a callback cannot be used.
     """
     if not isinstance(mjm, mujoco.MjModel):
         raise ArgumentError(
             f"put_model takes a mujoco.MjModel, not {type(mjm).__name__}; "
             "compile the XML first: mujoco.MjModel.from_xml_path(path)"
         )
+    if solver is not None:
+        mjm = _solved_by(mjm, solver)
     findings = check(mjm)
     if findings:
         raise UnsupportedModelError(findings)
@@ -64,6 +70,16 @@ def put_model(
         return Model(structure, params)
     weights = [x for function in functions.values() if function for x in function.weights]
     return _with_fresh_step(Model(structure, params, tuple(weights)))
+
+
+def _solved_by(mjm: mujoco.MjModel, solver: str) -> mujoco.MjModel:
+    """A copy of the model that asks for another constraint solver."""
+    kinds = {"newton": SolverType.NEWTON, "cg": SolverType.CG}
+    if solver not in kinds:
+        raise ArgumentError(f"solver is {solver!r}; allowed are {', '.join(map(repr, kinds))} and None")
+    mjm = copy.copy(mjm)
+    mjm.opt.solver = kinds[solver]
+    return mjm
 
 
 @torch.no_grad()
@@ -192,20 +208,25 @@ def _from_c(m: Model, mjd: mujoco.MjData, name: str) -> np.ndarray:
     return getattr(mjd, name)
 
 
-def contact_slots(m: Model, geoms: Sequence[tuple[int, ...]]) -> list[int]:
-    """The slot of each of C's contacts, given the geom pairs of ``mjd.contact`` in order."""
+def contact_slots(m: Model, mjd: mujoco.MjData) -> list[int]:
+    """The slot of each of C's contacts, by its geoms and condim; of two slots for one contact only one is used."""
+    known = list(zip(m.contact_geom, m.contact_dim, m.contact_place, strict=True))
     slots, used = [], set()
-    for pair in geoms:
-        slot = next((i for i, g in enumerate(m.contact_geom) if g == tuple(pair) and i not in used), None)
+    for c in mjd.contact:
+        geoms = tuple(int(g) for g in c.geom)
+        fitting = (
+            i for i, (g, dim, place) in enumerate(known) if (g, dim) == (geoms, c.dim) and place not in used
+        )
+        slot = next(fitting, None)
         if slot is None:
-            raise StateError(f"MjData has a contact of geoms {tuple(pair)} that the model has no slot for")
-        used.add(slot)
+            raise StateError(f"MjData has a contact of geoms {geoms} that the model has no slot for")
+        used.add(m.contact_place[slot])
         slots.append(slot)
     return slots
 
 
 def _contact_slots(m: Model, mjd: mujoco.MjData, what: str) -> np.ndarray:
-    slots = contact_slots(m, [tuple(int(g) for g in c.geom) for c in mjd.contact])
+    slots = contact_slots(m, mjd)
     out = np.full(m.nconmax, np.inf) if what == "dist" else np.zeros((m.nconmax, 3 if what == "pos" else 9))
     for slot, c in zip(slots, mjd.contact, strict=True):
         out[slot] = getattr(c, what)
@@ -214,7 +235,7 @@ def _contact_slots(m: Model, mjd: mujoco.MjData, what: str) -> np.ndarray:
 
 def row_slots(m: Model, mjd: mujoco.MjData) -> list[int]:
     """The slot of each of C's constraint rows."""
-    contact = contact_slots(m, [tuple(int(g) for g in c.geom) for c in mjd.contact])
+    contact = contact_slots(m, mjd)
     given = {owner: slot for slot, owner in enumerate(m.given_owner)}
     jacobian = c_jacobian(mjd)
     slots: list[int] = []

@@ -22,7 +22,12 @@ _ready = False
 
 
 def define(
-    schema: str, reference: Callable, fake: Callable, shared: Sequence[int] = (), cuda: str | None = None
+    schema: str,
+    reference: Callable,
+    fake: Callable,
+    shared: Sequence[int] = (),
+    cuda: str | None = None,
+    kernel: bool = True,
 ) -> Callable:
     """Register an operator ``name(...) -> ...`` of the schema; returns the function that calls it.
 
@@ -30,11 +35,15 @@ def define(
       reference: the operator in plain torch.
       fake: the outputs' shapes, for tracing.
       shared: positions of tensor arguments that have no worlds and cannot be mapped by ``vmap``.
+      kernel: whether there is a C++ kernel; without one the reference runs on a CPU.
       cuda: module of Triton kernels with a function of the operator's name, imported at the first call on CUDA.
     """
     name = schema.partition("(")[0]
     _library.define(schema)
-    _references[name] = reference
+    if kernel:
+        _references[name] = reference
+    else:
+        _library.impl(name, reference, "CPU")
     _library.impl(name, _on_cuda(name, reference, cuda), "CUDA")
     torch.library.register_fake(f"mujoco_torch::{name}", fake, lib=_library)
     operator = getattr(torch.ops.mujoco_torch, name).default

@@ -1,4 +1,4 @@
-"""Passive forces: springs, dampers, gravity compensation and the medium (``mj_passive``); springs that yield."""
+"""Passive forces: springs, dampers, gravity compensation, the medium, adhesion (``mj_passive``); springs that yield."""
 
 import torch
 from torch import Tensor
@@ -22,12 +22,13 @@ from mujoco_torch._src.types import InsideData, InsideModel
 
 @public(
     reads=names(
-        "qpos qvel plastic xipos ximat geom_xpos geom_xmat subtree_com cdof cvel ten_J ten_length ten_velocity"
+        "qpos qvel plastic xipos ximat geom_xpos geom_xmat subtree_com cdof cvel ten_J ten_length ten_velocity "
+        "contact_dist contact_pos contact_frame"
     ),
     writes=names("qfrc_spring qfrc_damper qfrc_gravcomp qfrc_fluid qfrc_adhesion qfrc_passive"),
 )
 def passive(m: InsideModel, d: InsideData) -> InsideData:
-    """Forces of springs, dampers, gravity compensation and the medium, and their sum (``mj_passive``).
+    """Forces of springs, dampers, gravity compensation, the medium and adhesion, and their sum (``mj_passive``).
 
     The disable flags of springs and of dampers are independent; if both are set, there are no passive forces at all.
     Gravity compensation of a joint with ``actgravcomp`` is in ``qfrc_gravcomp``, but not in the sum.
@@ -49,12 +50,15 @@ def passive(m: InsideModel, d: InsideData) -> InsideData:
         qfrc_passive = qfrc_passive + m.gravcomp_passive * qfrc_gravcomp
     if in_medium:
         qfrc_passive = qfrc_passive + qfrc_fluid
+    qfrc_adhesion = _adhesion(m, d) if m.nadhesive else torch.zeros_like(d.qvel)
+    if m.nadhesive:
+        qfrc_passive = qfrc_passive + qfrc_adhesion
     return d.replace(
         qfrc_spring=qfrc_spring,
         qfrc_damper=qfrc_damper,
         qfrc_gravcomp=qfrc_gravcomp,
         qfrc_fluid=qfrc_fluid,
-        qfrc_adhesion=torch.zeros_like(d.qvel),
+        qfrc_adhesion=qfrc_adhesion,
         qfrc_passive=qfrc_passive,
     )
 
@@ -123,6 +127,19 @@ def _gravcomp(m: InsideModel, d: InsideData) -> Tensor:
     """Forces against gravity at the centres of mass of the bodies that have them."""
     offset = m.gravcomp_body @ d.xipos - m.gravcomp_root @ d.subtree_com
     return dof_force(d, m.gravcomp_dof, offset, m.gravcomp_force)
+
+
+def _adhesion(m: InsideModel, d: InsideData) -> Tensor:
+    """Forces that pull the geoms of adhesive contacts together along the normal, also in the gap.
+
+    Source: MuJoCo documentation, "Computation", "Constraint model: parameters", "Adhesion".
+    """
+    contact = torch.where(
+        d.contact_dist < torch.inf, torch.cat((d.contact_pos, d.contact_frame[:3])), 0.0
+    )  # no force where none is
+    at = m.adhesive_slot @ contact
+    offset = at[:3] - m.adhesive_root @ d.subtree_com
+    return dof_force(d, m.adhesive_dof, offset, m.adhesive_force * at[3:])
 
 
 def yielded(m: InsideModel, qpos: Tensor, plastic: Tensor) -> Tensor:

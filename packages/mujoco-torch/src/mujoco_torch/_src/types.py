@@ -106,7 +106,8 @@ def _whole(x: Any) -> Any:
 class Contact(TensorClass["tensor_only"]):
     """Contact slots of every world, in MuJoCo C's order; ``m.contact_geom`` names the geoms of each slot.
 
-    A slot holds a contact of ``mj_collision`` where ``dist`` is finite and inf where C lists none.
+    A slot holds a contact of ``mj_collision`` where ``dist`` is finite and inf where C lists none. An adhesive contact
+    with friction has a second slot, of condim 1, for the gap.
     """
 
     dist: Tensor

@@ -8,7 +8,7 @@ Not looked at: flexes, sleeping, the flag ``override`` and user callbacks, which
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import mujoco
@@ -63,6 +63,8 @@ class GeomPair:
     """a contact nearer than this [m] gets a force (``contact.includemargin``)"""
     gap: float
     """a contact is listed up to margin + gap [m]"""
+    adhesion: float
+    """force [N] that holds the geoms together in a contact; where it is not zero, contacts in the gap have it, too"""
     pair: int
     """id of the predefined pair, or -1"""
     fixed: bool
@@ -85,6 +87,39 @@ def geom_pairs(mjm: mujoco.MjModel) -> tuple[GeomPair, ...]:
             geoms = _dynamic_geoms(mjm, *dynamic[signature])
             found += (_dynamic_pair(mjm, g1, g2) for g1, g2 in geoms if frozenset((g1, g2)) not in taken)
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place in the list of contacts."""
+
+    pair: GeomPair
+    """what gives the contact; of one in the gap condim is 1"""
+    place: int
+    """number of the contact among the most that all pairs can have, in the order of the pairs"""
+    nearest: float
+    """the contact is here from this distance on [m]"""
+    farthest: float
+    """and below this one [m]"""
+
+
+def contact_slots(pairs: tuple[GeomPair, ...]) -> list[Slot]:
+    """The places of all contacts, in C's order.
+
+    Where adhesion acts, C drops the friction of a contact in the gap. There a contact has two places, of which the
+    distance chooses one.
+    """
+    slots: list[Slot] = []
+    place = 0
+    for pair in pairs:
+        for _ in range(pair.maxcon or 0):  # a pair without a collider has been refused
+            if pair.adhesion and pair.condim > 1 and pair.gap >= 0:
+                slots.append(Slot(pair, place, -np.inf, pair.margin))
+                slots.append(Slot(replace(pair, condim=1), place, pair.margin, np.inf))
+            else:
+                slots.append(Slot(pair, place, -np.inf, np.inf))
+            place += 1
+    return slots
 
 
 def _predefined_by_signature(mjm: mujoco.MjModel) -> dict[int, list[int]]:
@@ -177,6 +212,7 @@ def _predefined_pair(mjm: mujoco.MjModel, pair: int) -> GeomPair:
         solimp=mjm.pair_solimp[pair],
         margin=float(mjm.pair_margin[pair]),
         gap=float(mjm.pair_gap[pair]),
+        adhesion=float(mjm.pair_adhesion[pair]),
         pair=pair,
     )
 
@@ -190,12 +226,14 @@ def _dynamic_pair(mjm: mujoco.MjModel, g1: int, g2: int) -> GeomPair:
         condim = int(mjm.geom_condim[winner])
         slide, spin, roll = mjm.geom_friction[winner]
         solref, solimp = mjm.geom_solref[winner], mjm.geom_solimp[winner]
+        adhesion = mjm.geom_adhesion[winner]
     else:
         mix = _mix(*mjm.geom_solmix[ids])
         condim = int(mjm.geom_condim[ids].max())
         slide, spin, roll = mjm.geom_friction[ids].max(axis=0)
         solref = _mixed_solref(mix, *mjm.geom_solref[ids])
         solimp = mix * mjm.geom_solimp[g1] + (1.0 - mix) * mjm.geom_solimp[g2]
+        adhesion = mjm.geom_adhesion[ids].sum()
     return _make_pair(
         mjm,
         g1,
@@ -207,6 +245,7 @@ def _dynamic_pair(mjm: mujoco.MjModel, g1: int, g2: int) -> GeomPair:
         solimp=solimp,
         margin=float(mjm.geom_margin[ids].sum()),
         gap=float(mjm.geom_gap[ids].sum()),
+        adhesion=float(adhesion),
         pair=-1,
     )
 

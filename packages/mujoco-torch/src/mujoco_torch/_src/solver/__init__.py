@@ -2,7 +2,7 @@
 
 from .dense import solve_dense
 from .mass import full_m
-from .ops import factor_m, mass_matrix, solve, solve_m
+from .ops import factor_m, mass_matrix, noslip, solve, solve_m
 from .penalty import row_force
 from .rows import jacobian, row_weight
 from .system import RowKind, System
@@ -14,6 +14,7 @@ __all__ = [
     "full_m",
     "jacobian",
     "mass_matrix",
+    "noslip",
     "row_force",
     "row_weight",
     "solve",

@@ -1,9 +1,9 @@
-"""Newton's method for the constrained acceleration, worlds last, in plain torch.
+"""Newton's method and conjugate gradients for the constrained acceleration, worlds last, in plain torch.
 
-The cost of an acceleration a is 1/2 (a - a_s)' M (a - a_s) + sum_i 1/2 D_i min(0, J_i a - aref_i)^2: the primal
-problem of MuJoCo for limits and pyramidal contacts. The algorithm follows MuJoCo C 4.0 (engine_solver.c, and "Solver"
-in the computation chapter of its manual): warm start, exact line search, Newton steps with the full Hessian. Iteration
-counts agree with C's on single-island models.
+The cost of an acceleration a is 1/2 (a - a_s)' M (a - a_s) plus that of the residuals J a - aref of all rows
+(penalty.py): the primal problem of MuJoCo. The algorithm follows MuJoCo C 4.0 (engine_solver.c, and "Solver" in the
+computation chapter of its manual): warm start, exact line search, Newton steps with the full Hessian or conjugate
+directions with M as preconditioner. Iteration counts agree with C's on single-island models.
 
 Departures from MuJoCo C:
 1. Costs are differences from the start of the line search, summed row by row, so float32 keeps its digits.
@@ -18,6 +18,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from mujoco_torch._src.enums import SolverType
+
 from .linalg import MINVAL, chol_factor, chol_solve, hessian
 from .mass import full_m
 from .penalty import Penalty, make_penalty
@@ -27,11 +29,10 @@ from .system import System
 BLOCK = 512
 """Worlds per call on a CPU: one block's Jacobian (100 rows, 27 dofs, float64) is 11 MB, a batch of 4,096 is 88 MB."""
 
-NEWTON = 2
-"""mjSOL_NEWTON"""
-
 _SLOPE_NOISE = 8.0
 _HAGER_ZHANG = 0.01
+"""eta of the bound from below of the conjugate direction, as Hager and Zhang chose it."""
+
 _T = TypeVar("_T", bound=tuple)
 
 
@@ -208,7 +209,7 @@ def _certified(problem: Problem, grad: Tensor, solved: Tensor) -> Tensor:
 def _iterate(problem: Problem, state: State, step: int, asynchronous: bool) -> State:
     """One step of every world that is not done."""
     s = problem.penalty.system
-    newton = s.solver == NEWTON
+    newton = s.solver == SolverType.NEWTON
     search = _newton_direction(problem, state) if newton else state.search
     done = state.done
     if step > 0 and newton:

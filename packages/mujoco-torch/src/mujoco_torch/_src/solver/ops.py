@@ -9,6 +9,7 @@ from torch import Tensor
 from mujoco_torch._src import ops
 
 from . import linalg, mass, newton
+from . import noslip as pass_
 from .penalty import Penalty, make_penalty
 from .rows import make_rows
 from .system import System
@@ -66,10 +67,11 @@ def solve(
 
     cdof (6, nv, B), subtree_com (3, nbody, B), contact_pos (3, ncon, B), contact_frame (9, ncon, B), qvel,
       qfrc_smooth, qacc_smooth, qacc_warmstart (nv, B).
-    row_edge (axes, nrow, 1): how far each contact row goes along each axis of its contact.
+    row_edge (axes, nrow, 1): how far each contact row goes along each axis of its contact; of a cone one axis by 1,
+      and no gradient goes there.
     given_jac (nJ, B or 1): values of the given rows, row by row, each in the order of `System.given_dofs`.
     given_D, given_ref (ngiven, B): weight, and the part of the reference that is not damping.
-    contact_D (ncon, B): weight of each contact; a row's is that times row_scale (nrow, 1).
+    contact_D (ncon, B): weight of each contact; a row's is that times row_scale (nrow, 1), 1 for pyramids.
     contact_ref (R, ncon, B): reference along the first R axes of each contact, R = 1 or all; a row's is the sum along
       its edge.
     cone_friction (axes, ncon, 1): mu, then the friction along each axis beside the normal; read of elliptic cones
@@ -107,6 +109,37 @@ def solve(
         contact_ref, row_scale, cone_friction, damping, frictionloss, qvel, qfrc_smooth, qacc_smooth, qacc_warmstart,
         system.key,
     )  # fmt: skip
+
+
+def noslip(
+    system: System,
+    M: Tensor,
+    J: Tensor,
+    D: Tensor,
+    b: Tensor,
+    force: Tensor,
+    frictionloss: Tensor,
+    cone_friction: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Forces (nefc, B) of all rows after the no-slip pass, and its sweeps (B,) int32.
+
+    M (nC, B), J (nefc, nv, B), D (nefc, B), b = J qacc_smooth - aref (nefc, B), the forces of the solve (nefc, B),
+    frictionloss (nf, 1), cone_friction as in `solve`. Gradients go through all sweeps; there are no second ones.
+    """
+    nefc = system.nefc
+    _check(
+        "noslip",
+        M.shape[-1],
+        M=(M, system.nC),
+        J=(J, nefc, system.nv),
+        D=(D, nefc),
+        b=(b, nefc),
+        force=(force, nefc),
+    )
+    _check_one("noslip", "frictionloss", frictionloss, (system.nf, 1), M)
+    shape = (system.axes if system.cone else 0, system.contacts, 1)
+    _check_one("noslip", "cone_friction", cone_friction, shape, M)
+    return _noslip(M, J, D, b, force, frictionloss, cone_friction, system.key)
 
 
 def _check(op: str, worlds: int, **arguments: tuple) -> None:
@@ -166,6 +199,25 @@ _solve_operator = ops.define(
     ),
     shared=_SHARED,
     cuda=_TRITON,
+)
+_noslip_operator = ops.define(
+    "noslip(Tensor M, Tensor J, Tensor D, Tensor b, Tensor force, Tensor frictionloss, Tensor cone_friction, "
+    "int system) -> (Tensor, Tensor)",
+    pass_.noslip,
+    lambda M, J, D, b, force, *rest: (
+        force.new_empty(force.shape),
+        M.new_empty(M.shape[-1], dtype=torch.int32),
+    ),
+    shared=(5, 6),
+    kernel=False,
+)
+_noslip_grad = ops.define(
+    "noslip_grad(Tensor M, Tensor J, Tensor D, Tensor b, Tensor force, Tensor frictionloss, Tensor cone_friction, "
+    "Tensor grad, int system) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    pass_.noslip_grad,
+    lambda *x: tuple(y.new_empty((*y.shape[:-1], x[0].shape[-1])) for y in x[:7]),
+    shared=(5, 6),
+    kernel=False,
 )
 
 
@@ -294,6 +346,28 @@ class _Solve(torch.autograd.Function):
         return ops.vmapped(_solve, _SHARED, info.batch_size, in_dims, args)
 
 
+class _NoSlip(torch.autograd.Function):
+    @staticmethod
+    def forward(*args):
+        return _noslip_operator(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[:7])
+        ctx.system = System.of(inputs[7])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *grads):
+        *each, loss, friction = _noslip_grad(*ctx.saved_tensors, grads[0], ctx.system.key)
+        return *each, loss.sum(-1, keepdim=True), friction.sum(-1, keepdim=True), None
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return ops.vmapped(_noslip, (5, 6), info.batch_size, in_dims, args)
+
+
 def _product(J: Tensor, x: Tensor) -> Tensor:
     return (J * x).sum(1)
 
@@ -306,3 +380,4 @@ _mass_matrix = ops.differentiable(_MassMatrix, _mass_matrix_operator)
 _solve_m = ops.differentiable(_SolveM, lambda M, *rest: _solve_m_operator(*rest))
 _hessian_solve = ops.differentiable(_HessianSolve, _hessian_solve_operator)
 _solve = ops.differentiable(_Solve, _solve_operator)
+_noslip = ops.differentiable(_NoSlip, _noslip_operator)

@@ -42,8 +42,7 @@ class System:
       given_dofs: the dofs that each given row may act on, increasing.
       contact_dim: condim of each contact.
       contact_sides: the sides of each contact; one where both bodies belong to one tree, two between trees.
-      cone: 0 pyramidal, 1 elliptic.
-      solver: 1 CG, 2 Newton.
+      cone, solver: ConeType and SolverType, CG or Newton.
       tolerance, ls_tolerance, iterations, ls_iterations, noslip_tolerance, noslip_iterations: options of the solver.
       key: names the value in a compiled graph.
     """

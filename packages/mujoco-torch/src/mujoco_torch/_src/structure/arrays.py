@@ -54,3 +54,10 @@ def moved_by(mjm: mujoco.MjModel) -> np.ndarray:
         moved[b] = moved[mjm.body_parentid[b]]
         moved[b, mjm.body_dofadr[b] : mjm.body_dofadr[b] + mjm.body_dofnum[b]] = 1.0
     return moved
+
+
+def translates(mjm: mujoco.MjModel, dof: int) -> bool:
+    """Whether a dof is a slide, or one of the three translations of a free joint."""
+    joint = mjm.dof_jntid[dof]
+    kind = mjm.jnt_type[joint]
+    return bool(kind == JointType.SLIDE or (kind == JointType.FREE and dof < mjm.jnt_dofadr[joint] + 3))

@@ -13,7 +13,7 @@ import numpy as np
 
 from mujoco_torch._src.enums import ConstraintType, DisableBit, EqType, ObjType
 from mujoco_torch._src.pattern import Pattern
-from mujoco_torch._src.structure.arrays import IDENTITY, Part, disabled, items, moved_by, select
+from mujoco_torch._src.structure.arrays import IDENTITY, Part, disabled, items, moved_by, select, translates
 
 ANCHORED = (EqType.CONNECT, EqType.WELD)
 COUPLED = (EqType.JOINT, EqType.TENDON)
@@ -63,6 +63,8 @@ def _rows_of(mjm: mujoco.MjModel, e: int, moved: np.ndarray) -> list[Row]:
     kind = mjm.eq_type[e]
     if kind in ANCHORED:
         bodies = anchored_bodies(mjm, e)
+        if _holds_by_itself(mjm, e, bodies, moved):
+            return []
         weights = mjm.body_invweight0[bodies].sum(0)
         dofs = tuple(int(i) for i in np.flatnonzero(moved[bodies].any(0)))
         count = 6 if kind == EqType.WELD else 3
@@ -75,6 +77,14 @@ def _rows_of(mjm: mujoco.MjModel, e: int, moved: np.ndarray) -> list[Row]:
         moves = {"constant": {parts[0][0]: 1.0}} if kind == EqType.JOINT else {"tendon": (first, 1.0)}
         rows = [_row(mjm, e, 0, dofs, weight, **moves)]
     return rows if dofs else []
+
+
+def _holds_by_itself(mjm: mujoco.MjModel, e: int, bodies: list[int], moved: np.ndarray) -> bool:
+    """Whether no motion separates the anchors of bodies that are one rigid body: then J is zero, and C has no rows."""
+    if mjm.body_weldid[bodies[0]] != mjm.body_weldid[bodies[1]]:
+        return False
+    turning = [i for i in np.flatnonzero(moved[bodies[0]]) if not translates(mjm, i)]
+    return not (turning and _by_site(mjm, e))
 
 
 def _row(mjm: mujoco.MjModel, e: int, part: int, dofs: tuple[int, ...], invweight: float, **moves) -> Row:

@@ -5,7 +5,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from mujoco_torch._src.collision.pairs import GeomPair, geom_pairs
+from mujoco_torch._src.collision.pairs import GeomPair, Slot, contact_slots, geom_pairs
 from mujoco_torch._src.enums import ConeType, ConstraintType, DisableBit, JointType
 from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.solver import RowKind
@@ -169,22 +169,23 @@ def _limit_values(mjm: mujoco.MjModel, rows: list[Row], nquat: int) -> Part:
 def contacts(mjm: mujoco.MjModel) -> Part:
     """Contact slots in C's order, the pair groups that fill them, and the rows they give."""
     pairs = geom_pairs(mjm)
-    capacity = [p.maxcon or 0 for p in pairs]  # a pair without a collider has been refused
+    capacity = [p.maxcon or 0 for p in pairs]
     kinds = sorted({(p.type1, p.type2) for p in pairs})
     groups, arrays = [], {}
     start_of: dict[int, int] = {}  # first slot of a pair in group order
-    nconmax = 0
+    found = 0
     for kind in kinds:
         members = [i for i, p in enumerate(pairs) if (p.type1, p.type2) == kind]
         for i in members:
-            start_of[i] = nconmax
-            nconmax += capacity[i]
+            start_of[i] = found
+            found += capacity[i]
         name = f"pair{len(groups)}"
         groups.append((kind[0], kind[1], name, len(members)))
         arrays |= _pair_group(mjm, name, [pairs[i] for i in members])
     order = [start_of[i] + k for i, count in enumerate(capacity) for k in range(count)]
 
-    slots = [p for p, count in zip(pairs, capacity, strict=True) for _ in range(count)]
+    listed = contact_slots(pairs)
+    slots = [slot.pair for slot in listed]
     dims = [p.condim for p in slots]
     elliptic = mjm.opt.cone == ConeType.ELLIPTIC
     nrow = [dim if elliptic or dim == 1 else 2 * (dim - 1) for dim in dims]
@@ -195,9 +196,10 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     friction = np.array([p.friction for p in slots]).reshape(len(slots), 5)
     owner = np.repeat(np.arange(len(slots)), nrow).astype(int)  # the contact of each row
     static = dict(
-        nconmax=nconmax,
+        nconmax=len(slots),
         pair_groups=tuple(groups),
         contact_sides=_contact_sides(mjm, body1, body2),
+        contact_place=tuple(slot.place for slot in listed),
         contact_geom=tuple((p.geom1, p.geom2) for p in slots),
         contact_dim=tuple(dims),
         contact_efc_address=tuple(int(a) for a in address[:-1]),
@@ -205,14 +207,14 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     )
     arrays |= dict(
         contact_row=select(owner, len(slots)),
-        slot_order=select(order, nconmax),
+        slot_order=select([order[slot.place] for slot in listed], found),
         contact_body1=select(body1, mjm.nbody),
         contact_body2=select(body2, mjm.nbody),
         contact_root1=select(mjm.body_rootid[body1], mjm.nbody),
         contact_root2=select(mjm.body_rootid[body2], mjm.nbody),
         contact_friction=items(friction),
         # A contact of two fixed bodies is listed, but has no rows: no distance is below its threshold.
-        contact_threshold=items(np.array([-np.inf if p.fixed else p.margin for p in slots])),
+        contact_threshold=items(np.array([_threshold(p) for p in slots])),
     )
     tran = mjm.body_invweight0[body1, 0] + mjm.body_invweight0[body2, 0]
     arrays |= _elliptic_rows(mjm, dims, friction) if elliptic else _pyramid_rows(dims, friction)
@@ -222,9 +224,52 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     margin = np.array([p.margin for p in slots])
     powers, more = _impedance(mjm, "contact", solref, solimp, margin, invweight)
     arrays |= dict(contact_row_damping=items(_contact_damping(mjm, slots, nrow, elliptic)))
-    return static | powers | dict(moving_surface=_moving_surface(mjm, slots)), (
-        arrays | more | _surfaces(mjm, slots, elliptic)
+    static |= powers | dict(moving_surface=_moving_surface(mjm, slots))
+    arrays |= more | _surfaces(mjm, slots, elliptic)
+    values, more = _adhesion(mjm, listed, nrow, static["contact_sides"])
+    return static | values, arrays | more
+
+
+def _threshold(pair: GeomPair) -> float:
+    """Below this distance a contact that is listed has rows; of two geoms that cannot move apart, never."""
+    if pair.fixed:
+        return -np.inf
+    return np.inf if pair.adhesion else pair.margin
+
+
+def _adhesion(mjm: mujoco.MjModel, slots: list[Slot], nrow: list[int], sides: tuple[tuple, ...]) -> Part:
+    """Adhesion of each contact, what it adds to a row, and what it pulls: each side of a contact about its root.
+
+    Unlike the rows, the pull asks for the flag that C's compiler sets, and goes with the passive forces.
+    """
+    adhesion = np.array([slot.pair.adhesion for slot in slots])
+    off = disabled(mjm, DisableBit.SPRING) and disabled(mjm, DisableBit.DAMPER)
+    pulling = np.flatnonzero(adhesion) if mjm.flg_adhesion and not off else []
+    pulls = [(c, *side) for c in pulling if not slots[c].pair.fixed for side in sides[c]]
+    static = dict(
+        adhesive=bool(adhesion.any()),
+        nadhesive=len(pulls),
+        split_contacts=len({slot.place for slot in slots}) < len(slots),
     )
+    arrays: dict[str, Any] = {}
+    if static["adhesive"]:
+        share = np.ones(len(slots)) if mjm.opt.cone == ConeType.ELLIPTIC else 1.0 / np.array(nrow)
+        arrays |= dict(contact_adhesion=items(adhesion), contact_bias=items(adhesion * share))
+    if pulls:
+        dofs = [(dof, i, -sign) for i, (_, _, columns) in enumerate(pulls) for dof, sign in columns]
+        of_pull = [c for c, _, _ in pulls]
+        arrays |= dict(
+            adhesive_slot=select(of_pull, len(slots)),
+            adhesive_root=select([root for _, root, _ in pulls], mjm.nbody),
+            adhesive_dof=Pattern(dofs, (mjm.nv, len(pulls))),
+            adhesive_force=items(adhesion[of_pull]),
+        )
+    if static["split_contacts"]:
+        arrays |= dict(
+            contact_nearest=items(np.array([slot.nearest for slot in slots])),
+            contact_farthest=items(np.array([slot.farthest for slot in slots])),
+        )
+    return static, arrays
 
 
 def _moving_surface(mjm: mujoco.MjModel, slots: list[GeomPair]) -> bool:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import mujoco
 import numpy as np
 
-from mujoco_torch._src.collision.pairs import geom_pairs
+from mujoco_torch._src.collision.pairs import GeomPair, contact_slots, geom_pairs
 from mujoco_torch._src.enums import BiasType, CtrlInput, DynType, GainType, JointType, TrnType
 from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.structure.arrays import QUAT_JOINTS, SCALAR_JOINTS, Part, items, moved_by, select
@@ -234,7 +234,7 @@ def _on_contacts(mjm: mujoco.MjModel) -> tuple[dict, dict, list[_Push]]:
     """Adhesion: pushes at the contacts of a body, on both bodies of each."""
     actuators = _of_type(mjm, TrnType.BODY)
     pairs = geom_pairs(mjm) if actuators else ()
-    slots = [pair for pair in pairs for _ in range(pair.maxcon or 0)]
+    slots = [slot.pair for slot in contact_slots(pairs)]
     bodies = [tuple(int(mjm.geom_bodyid[g]) for g in (pair.geom1, pair.geom2)) for pair in slots]
     moved = moved_by(mjm)
     pushes, at, signs, owner, counted = [], [], [], [], []
@@ -251,14 +251,23 @@ def _on_contacts(mjm: mujoco.MjModel) -> tuple[dict, dict, list[_Push]]:
                     owner.append(a)
     arrays = dict(
         adhesion_slot=Pattern(counted, (len(actuators), len(slots))),
-        # Of two bodies that cannot move against each other C counts a contact only in the gap.
-        adhesion_nearest=items(np.array([pair.margin if pair.fixed else -np.inf for pair in slots])),
+        adhesion_nearest=items(np.array([_nearest(pair) for pair in slots])),
         adhesion_push_slot=select(at, len(slots)),
         adhesion_push_sign=items(np.array(signs)),
         adhesion_push_actuator=select(owner, len(actuators)),
         adhesion_root=_roots(mjm, pushes),
     )
     return dict(nadhesion_push=len(pushes)), arrays, pushes
+
+
+def _nearest(pair: GeomPair) -> float:
+    """From this distance on C counts a contact; of two bodies that cannot move against each other, only in the gap.
+
+    If the geoms hold each other by adhesion of their own, a contact in the gap is like a nearer one.
+    """
+    if not pair.fixed:
+        return -np.inf
+    return np.inf if pair.adhesion else pair.margin
 
 
 def _roots(mjm: mujoco.MjModel, pushes: list[_Push]) -> Pattern:

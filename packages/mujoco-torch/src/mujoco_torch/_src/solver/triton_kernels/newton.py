@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mujoco_torch._src.enums import SolverType
+
 from .. import newton as reference
 from ..system import System
 from . import launch
@@ -40,9 +42,6 @@ from .tiles import (
     store_vector,
 )
 
-NEWTON = 2
-"""mjSOL_NEWTON"""
-
 WARPS = 16
 """Warps to a multiprocessor. A program that starts late, because fewer fit, finds less or nothing to do."""
 
@@ -69,9 +68,9 @@ def solve(
     qacc_warmstart: Tensor,
     system: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The operator `solve`."""
+    """The operator `solve`: limits and pyramids (whose row_scale is 1) by Newton's method; else the reference."""
     s = System.of(system)
-    if s.cone or s.ne or s.nf or s.solver != NEWTON or contact_ref.shape[0] > 1:
+    if s.cone or s.ne or s.nf or s.solver != SolverType.NEWTON or contact_ref.shape[0] > 1:
         return reference.solve(
             M, cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac, given_D, given_ref, contact_D,
             contact_ref, row_scale, cone_friction, damping, frictionloss, qvel, qfrc_smooth, qacc_smooth,

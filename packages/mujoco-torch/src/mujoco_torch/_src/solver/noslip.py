@@ -1,0 +1,244 @@
+"""The no-slip pass (``mj_solNoSlip``), worlds last, in plain torch.
+
+After the solve, the friction forces alone are found again, as if they were hard: projected Gauss-Seidel sweeps over the
+dual problem 1/2 f' A f + f' b without its regularisation, A = J M^-1 J', b = J qacc_smooth - aref. Friction losses come
+first, then contacts, each with its normal force held. A is never made: a row's part of A f goes by way of the dofs.
+
+Source: MuJoCo documentation, "Computation", sections "Algorithms: NoSlip, PGS" and "Dual problem"; the thresholds are
+those of engine_solver.c and engine_util_solve.c.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .linalg import MINVAL
+from .mass import full_m
+from .system import System
+
+_FLAT = 1e-10
+"""Least diagonal of a block, largest change of the cost that counts as none, and the precision of a cone's solve."""
+
+_CONE_STEPS = 20
+
+BLOCK = 128
+"""Worlds at a time on a CPU: of 200 rows and 27 dofs there are two arrays of 5,400 numbers a world."""
+
+
+class Dual(NamedTuple):
+    """The problem of each world: A = half half', of half = (L^-1 J')' (nefc, nv, B) with M = L L'.
+
+    b (nefc, B), which rows are active, and their bounds.
+    """
+
+    half: Tensor
+    b: Tensor
+    active: Tensor
+    loss: Tensor
+    friction: Tensor
+
+
+class Forces(NamedTuple):
+    """Forces (nefc, B) of all rows, and half' times them (nv, B)."""
+
+    rows: Tensor
+    joint: Tensor
+
+    def where(self, mask: Tensor, other: "Forces") -> "Forces":
+        """These in the worlds of the mask, else the others."""
+        return Forces(*(torch.where(mask, x, y) for x, y in zip(self, other, strict=True)))
+
+
+def noslip(
+    M: Tensor,
+    J: Tensor,
+    D: Tensor,
+    b: Tensor,
+    force: Tensor,
+    frictionloss: Tensor,
+    cone_friction: Tensor,
+    system: int,
+) -> tuple[Tensor, Tensor]:
+    """Forces (nefc, B) of all rows after the pass, and its sweeps (B,) int32.
+
+    M (nC, B), dense J (nefc, nv, B), D (nefc, B), b (nefc, B), and the forces of the solve (nefc, B).
+    """
+    s = System.of(system)
+    worlds = M.shape[-1]
+    given = (M, J, D, b, force, frictionloss.expand(-1, worlds), cone_friction.expand(-1, -1, worlds))
+    if M.device.type != "cpu" or worlds <= BLOCK:
+        return _pass(s, *given)
+    parts = [_pass(s, *part) for part in zip(*(x.split(BLOCK, -1) for x in given), strict=True)]
+    forces, sweeps = (torch.cat(x, -1) for x in zip(*parts, strict=True))
+    return forces, sweeps
+
+
+def _pass(
+    s: System,
+    M: Tensor,
+    J: Tensor,
+    D: Tensor,
+    b: Tensor,
+    force: Tensor,
+    frictionloss: Tensor,
+    cone_friction: Tensor,
+) -> tuple[Tensor, Tensor]:
+    mass = full_m(M, s).movedim(-1, 0)
+    scale = 1 / mass.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(MINVAL)
+    half = torch.linalg.solve_triangular(torch.linalg.cholesky_ex(mass)[0], J.permute(2, 1, 0), upper=False)
+    half = half.permute(2, 1, 0).contiguous()
+    dual = Dual(half, b, D > 0, frictionloss, cone_friction)
+    gain = 0.5 * (force * force / torch.where(D > 0, D, 1.0)).sum(0)
+    done = ~dual.active.any(0)
+    niter = torch.zeros_like(scale, dtype=torch.int32)
+    forces = Forces(force, (half * force.unsqueeze(1)).sum(0))
+    for _ in range(s.noslip_iterations):
+        new, change = _sweep(s, dual, forces)
+        gain = gain - change
+        forces = forces.where(done, new)
+        niter = niter + (~done).to(torch.int32)
+        done = done | (scale * gain < s.noslip_tolerance)
+        gain = torch.zeros_like(gain)
+    return forces.rows, niter
+
+
+def _sweep(s: System, dual: Dual, forces: Forces) -> tuple[Forces, Tensor]:
+    """Forces after one pass over all friction, and the change of the dual cost."""
+    total = torch.zeros_like(forces.rows[0])
+    for row in range(s.ne, s.ne + s.nf):
+        forces, change = _update(dual, forces, range(row, row + 1), _bounded, dual.loss[row - s.ne])
+        total = total + change
+    for contact, dim in enumerate(s.contact_dim):
+        rows = range(s.ngiven + s.contact_row[contact], s.ngiven + s.contact_row[contact + 1])
+        if dim == 1 or (total.device.type == "cpu" and not bool(dual.active[rows.start].any())):
+            continue
+        if s.cone:
+            bounds = dual.friction[1:dim, contact], forces.rows[rows.start]
+            forces, change = _update(dual, forces, rows[1:], _in_cone, *bounds)
+            total = total + change
+            continue
+        for edge in rows[::2]:
+            forces, change = _update(dual, forces, range(edge, edge + 2), _opposite)
+            total = total + change
+    return forces, total
+
+
+def _update(
+    dual: Dual, forces: Forces, rows: range, solve: Callable, *bounds: Tensor
+) -> tuple[Forces, Tensor]:
+    """The forces of some rows found again, where that lowers the cost, and its change."""
+    at = slice(rows.start, rows.stop)
+    half, old = dual.half[at], forces.rows[at]
+    residual = dual.b[at] + (half * forces.joint).sum(1)
+    block = (half.unsqueeze(1) * half.unsqueeze(0)).sum(2)
+    eye = torch.eye(len(rows), dtype=block.dtype, device=block.device).unsqueeze(-1)
+    diagonal = (block * eye).sum(1).clamp_min(MINVAL if len(rows) == 1 else _FLAT)
+    block = block * (1 - eye) + diagonal.unsqueeze(1) * eye
+    new = solve(block, residual - (block * old).sum(1), old, *bounds)
+    step = new - old
+    change = (step * (0.5 * (block * step).sum(1) + residual)).sum(0)
+    keep = dual.active[rows.start] & ((change <= _FLAT) | (len(rows) == 1))
+    step = torch.where(keep, step, 0.0)
+    new = torch.cat((forces.rows[: rows.start], torch.where(keep, new, old), forces.rows[rows.stop :]))
+    return Forces(new, forces.joint + (half * step.unsqueeze(1)).sum(0)), torch.where(keep, change, 0.0)
+
+
+def _bounded(A: Tensor, b: Tensor, old: Tensor, loss: Tensor) -> Tensor:
+    """Friction loss: the minimum of a parabola in [-loss, loss]."""
+    return torch.maximum(torch.minimum(-b / A[0], loss), -loss)
+
+
+def _opposite(A: Tensor, b: Tensor, old: Tensor) -> Tensor:
+    """Opposite edges of a pyramid: their sum is held, the difference is found."""
+    middle = 0.5 * (old[0] + old[1])
+    curvature = A[0, 0] + A[1, 1] - A[0, 1] - A[1, 0]
+    slope = middle * (A[0, 0] - A[1, 1]) + b[0] - b[1]
+    flat = curvature < MINVAL
+    half = torch.where(flat, 0.0, -slope / torch.where(flat, 1.0, curvature))
+    half = torch.maximum(torch.minimum(half, middle), -middle)
+    return torch.stack((middle + half, middle - half))
+
+
+def _in_cone(A: Tensor, b: Tensor, old: Tensor, friction: Tensor, normal: Tensor) -> Tensor:
+    """Friction of an elliptic cone: the minimum of 1/2 v' A v + b' v with |v / friction| <= normal.
+
+    Its multiplier is the root of |v|^2 - normal^2, found by Newton's method from zero on, from one side.
+    """
+    n = len(b)
+    eye = torch.eye(n, dtype=b.dtype, device=b.device).unsqueeze(-1)
+    A, b = A * friction.unsqueeze(1) * friction, b * friction
+    held = (normal >= MINVAL) & ~_singular(A)
+    A = torch.where(held, A, eye)
+    square = torch.where(held, normal, 1.0) ** 2
+    multiplier, going = torch.zeros_like(normal), held
+    v = torch.zeros_like(b)
+    for _ in range(_CONE_STEPS):
+        found, bent = _solve_small(A + multiplier * eye, -b)
+        v = torch.where(going, found, v)
+        over = (found * found).sum(0) - square
+        going = going & (over >= _FLAT)
+        step = over / torch.where(going, 2 * (found * bent).sum(0), 1.0)
+        going = going & (step >= _FLAT)
+        multiplier = torch.where(going, multiplier + step, multiplier)
+    length = (v * v).sum(0)
+    outside = (multiplier != 0) & (length > 0)
+    reach = (square / torch.where(outside, length, 1.0).clamp_min(MINVAL)).sqrt()
+    return torch.where(held, friction * v * torch.where(outside, reach, 1.0), 0.0)
+
+
+def _singular(A: Tensor) -> Tensor:
+    """Where C takes A (n, n, B) for singular: by its determinant up to n = 3, then by its pivots."""
+    pivots = torch.stack(_factor(A.detach())[1])
+    return (pivots.prod(0) if len(A) <= 3 else pivots.amin(0)) < _FLAT
+
+
+def _factor(A: Tensor) -> tuple[list[list[Tensor]], list[Tensor]]:
+    """L and D of A = L D L', of small n: L unit lower, by rows without the diagonal."""
+    lower: list[list[Tensor]] = []
+    pivots: list[Tensor] = []
+    for i in range(len(A)):
+        row: list[Tensor] = []
+        for j in range(i):
+            rest = A[i, j] - sum(row[k] * pivots[k] * lower[j][k] for k in range(j))
+            row.append(rest / pivots[j])
+        pivot = A[i, i] - sum(row[k] * row[k] * pivots[k] for k in range(i))
+        pivots.append(torch.where(pivot < MINVAL, MINVAL, pivot))
+        lower.append(row)
+    return lower, pivots
+
+
+def _solve_small(A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """x = A^-1 b and A^-1 x (n, B), of small n."""
+    lower, pivots = _factor(A)
+
+    def solve(right: Tensor) -> Tensor:
+        x: list[Tensor] = []
+        for i in range(len(b)):
+            x.append(right[i] - sum(lower[i][k] * x[k] for k in range(i)))
+        x = [y / pivot for y, pivot in zip(x, pivots, strict=True)]
+        for i in reversed(range(len(b))):
+            x[i] = x[i] - sum(lower[k][i] * x[k] for k in range(i + 1, len(b)))
+        return torch.stack(x)
+
+    found = solve(b)
+    return found, solve(found)
+
+
+def noslip_grad(
+    M: Tensor,
+    J: Tensor,
+    D: Tensor,
+    b: Tensor,
+    force: Tensor,
+    frictionloss: Tensor,
+    cone_friction: Tensor,
+    grad: Tensor,
+    system: int,
+) -> tuple[Tensor, ...]:
+    """Gradients of the tensors that `noslip` takes, of that of the forces, through all sweeps; each with its worlds."""
+    worlds = M.shape[-1]
+    inputs = (M, J, D, b, force, frictionloss.expand(-1, worlds), cone_friction.expand(-1, -1, worlds))
+    pull = torch.func.vjp(lambda *x: noslip(*x, system)[0], *inputs)[1]
+    return tuple(x.contiguous() for x in pull(grad))
