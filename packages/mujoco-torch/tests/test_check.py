@@ -382,7 +382,7 @@ READ = (
     "geom_(surfacevel|adhesion)",
     "pair_(dim|geom[12]|signature|solref|solreffriction|solimp|margin|gap|friction|adhesion)",
     "exclude_signature",
-    "site_(bodyid|pos|quat)",
+    "site_(bodyid|pos|quat)|(body|geom|site)_sameframe",
     "cam_(mode|bodyid|targetbodyid|pos|quat|poscom0|pos0|mat0)",
     "light_(mode|bodyid|targetbodyid|pos|dir|poscom0|pos0|dir0)",
     "eq_(obj1id|obj2id|objtype|active0|solref|solimp|data)",
@@ -401,8 +401,8 @@ NOT_READ = {
     "drawn only": ".*_(rgba|matid)|tendon_width|(geom|site|tendon|jnt|skin)_group|(skin|tex|mat)_.*|vis|stat"
     "|(cam|light)_(?!mode|bodyid|targetbodyid|pos|quat|dir|mat0).*|site_(type|size|dataid)|geom_castshadow",
     "for the user": ".*_user|numeric_.*|text_.*|tuple_.*|name_.*|names|names_map|paths",
-    "shortcuts of C": "B_.*|D_diag|map.*|.*_bvh(adr|num)|bvh_.*|oct_.*|body_(simple|sameframe|jntnum)|site_sameframe"
-    "|body_(contype|conaffinity|margin)|geom_(sameframe|aabb|rbound)|dof_(Madr|simplenum|length)",
+    "shortcuts of C": "B_.*|D_diag|map.*|.*_bvh(adr|num)|bvh_.*|oct_.*|body_(simple|jntnum)"
+    "|body_(contype|conaffinity|margin)|geom_(aabb|rbound)|dof_(Madr|simplenum|length)",
     "of islands and of sleep": "dof_treeid|tendon_tree(num|id)|tree_(?!dofnum).*",
     "of how C makes the model": "dof_M0|actuator_length0",
     "of elements that are refused": "sensor_.*|flex.*|efm.*|plugin(_.*)?|(body|geom|actuator)_plugin",
@@ -450,6 +450,7 @@ MORE = """
     <body>
       <joint name="j" springyield=".1" stiffness="1"/>
       <geom name="rod" type="capsule" size=".1 .2"/>
+      <geom type="box" size=".1 .2 .3" pos=".1 0 0" euler="10 20 30" contype="0" conaffinity="0"/>
     </body>
   </worldbody>
   <contact><pair geom1="floor" geom2="rod" solreffriction=".1 1" condim="6" adhesion="1"/></contact>
