@@ -72,7 +72,6 @@ REFUSED = [
     ("solver", _option('solver="PGS"'), ()),
     ("solver", _option('solver="PGS"', FLOOR + FALLING.format(type="sphere")), ()),
     ("solver", _option('solver="PGS"', SLIDING), ()),
-    ("noslip", _option('noslip_iterations="2"'), ()),
     ("islands", _option('iterations="9"', LIMITED + FLOOR + FALLING.format(type="sphere")), ()),
     ("islands", _option('solver="CG" iterations="99"', LIMITED + FLOOR + FALLING.format(type="sphere")), ()),
     ("enable-flag", _flag("sleep"), ("flag 'sleep'",)),
@@ -157,7 +156,7 @@ ALLOWED = {
     "a moving surface": _xml(FLOOR.replace("/>", ' surfacevel="1 0 0"/>') + FALLING.format(type="sphere")),
     "adhesion": _xml(
         FLOOR.replace("/>", ' adhesion="1"/>') + FALLING.format(type="sphere"),
-        '<contact><pair name="p" geom1="floor" geom2="foot" adhesion="1"/></contact>',
+        '<contact><pair geom1="floor" geom2="foot" adhesion="1"/></contact>',
     ),
     "a box that cannot touch": _xml(f'{FLOOR}<geom type="box" size="1 1 1"/>' + LIMITED),
     "a box that is excluded": _xml(
@@ -169,17 +168,13 @@ ALLOWED = {
     ),
     **{name: _option(f'integrator="{name}"') for name in ("Euler", "RK4", "implicit", "implicitfast")},
     "conjugate gradients": _option('solver="CG"', FLOOR + FALLING.format(type="sphere")),
+    "a no-slip pass": _option('noslip_iterations="2"', FLOOR + FALLING.format(type="sphere")),
     "few iterations for one tree": _option('iterations="1"', FLOOR + FALLING.format(type="sphere")),
     "few iterations without islands": _xml(
         LIMITED + FLOOR + FALLING.format(type="sphere"),
         '<option iterations="9"><flag island="disable"/></option>',
     ),
-    "another solver with nothing to solve": _option('solver="PGS" noslip_iterations="3"', ""),
-    "conjugate gradients": _option('solver="CG"', FLOOR + FALLING.format(type="sphere")),
-    "elliptic cones and the no-slip pass": _option(
-        'cone="elliptic" noslip_iterations="2"', FLOOR + FALLING.format(type="sphere")
-    ),
-    "limits disabled": _xml(rest='<option solver="PGS"><flag limit="disable"/></option>'),
+    "another solver with nothing to solve": _option('solver="PGS"', ""),
     "another solver with its rows disabled": _xml(
         rest='<option solver="PGS"><flag limit="disable"/></option>'
     ),
@@ -343,60 +338,19 @@ def test_check_refuses_what_is_no_model():
 
 # What in a model edited after compilation changes the physics, the value, and the finding it must give.
 EDITED = {
-    "actuator_biastype": "actuator-bias",
-    "actuator_dyntype": "actuator-dynamics",
-    "actuator_gaintype": "actuator-gain",
-    "actuator_trntype": "actuator-transmission",
-    "dof_frictionloss": "frictionloss",
-    "body_gravcomp": "gravcomp",
-    "dof_dampingpoly": "polynomial-damper",
-    "geom_type": "geom-pair",
-    "opt.cone": "cone",
-    "jnt_springyield": "plastic-spring",
-    "jnt_stiffnesspoly": "polynomial-spring",
-    "opt.density": "fluid",
-    "opt.disableactuator": "actuator-group",
-    "opt.enableflags": "enable-flag",
-    "opt.integrator": "integrator",
-    "opt.solver": "solver",
-    "tendon_frictionloss": "tendon-frictionloss",
-    "tendon_limited": "tendon-limit",
-    "tendon_springyield": "tendon-plastic-spring",
-}
-EDIT_VALUE = {
-    "actuator_biastype": 5,
-    "actuator_dyntype": 7,
-    "actuator_gaintype": 6,
-    "actuator_trntype": 1000,
-    "opt.solver": 1,
-    "opt.cone": 1,
-    "geom_type": 6,
-    "opt.integrator": 4,
-}
-EDIT_VALUE = {
-    "opt.solver": 1,
-    "opt.cone": 1,
-    "actuator_gaintype": 2,
-    "geom_type": 6,
-    "opt.integrator": 2,
-    "opt.enableflags": 16,
     "actuator_biastype": (5, "actuator-bias"),
     "actuator_dyntype": (7, "actuator-dynamics"),
     "actuator_gaintype": (6, "actuator-gain"),
     "actuator_trntype": (1000, "actuator-transmission"),
     "eq_type": (4, "equality"),
-    "geom_adhesion": (2, "adhesion"),
     "geom_type": (6, "geom-pair"),
     "opt.cone": (2, "cone"),
     "opt.enableflags": (16, "enable-flag"),
     "opt.integrator": (4, "integrator"),
-    "opt.noslip_iterations": (2, "noslip"),
     "opt.solver": (0, "solver"),
-    "pair_adhesion": (2, "adhesion"),
     "tendon_plasticadr": (0, "tendon-plastic-spring"),
     "tendon_springyield": (2, "tendon-plastic-spring"),
 }
-EDIT_VALUE = {"opt.solver": 0, "actuator_gaintype": 2, "geom_type": 6, "opt.integrator": 2}
 
 
 @pytest.mark.parametrize("field", EDITED)
@@ -425,9 +379,10 @@ READ = (
     "dof_(bodyid|jntid|parentid|solref|solimp|frictionloss|armature|damping|dampingpoly|invweight0)",
     "tree_dofnum",
     "geom_(contype|conaffinity|condim|bodyid|priority|solmix|solref|solimp|size|pos|quat|friction|margin|gap|fluid)",
-    "geom_surfacevel",
-    "pair_(dim|geom[12]|signature|solref|solreffriction|solimp|margin|gap|friction)|exclude_signature",
-    "site_(bodyid|pos|quat)",
+    "geom_(surfacevel|adhesion)",
+    "pair_(dim|geom[12]|signature|solref|solreffriction|solimp|margin|gap|friction|adhesion)",
+    "exclude_signature",
+    "site_(bodyid|pos|quat)|(body|geom|site)_sameframe",
     "cam_(mode|bodyid|targetbodyid|pos|quat|poscom0|pos0|mat0)",
     "light_(mode|bodyid|targetbodyid|pos|dir|poscom0|pos0|dir0)",
     "eq_(obj1id|obj2id|objtype|active0|solref|solimp|data)",
@@ -439,53 +394,18 @@ READ = (
     "actuator_(lengthrange|ctrladr|ctrlnum|ctrlspec|outadr|outnum)",
     "[DM]_(rownnz|rowadr|colind)",
     "key_(time|qpos|qvel|act|plastic|ctrl|mpos|mquat)",
-    "flg_(gravcomp|surfacevel)",
+    "flg_(gravcomp|surfacevel|adhesion)",
 )
-COUNTS_AND_FLAGS = "n[A-Za-z].*|flg_.*|signature"
-SIMULATED = (
-    "qpos0|qpos_spring|body_(parentid|rootid|weldid|jnt.*|dof.*|geom.*|pos|quat|ipos|iquat|mass|subtreemass|inertia)"
-    "|body_(invweight0|mocapid|gravcomp|treeid|contype|conaffinity|margin)|exclude_signature"
-    "|jnt_(type|qposadr|dofadr|bodyid|actuatorid|limited|actfrclimited|solref|solimp|pos|axis|stiffness|range)"
-    "|jnt_(actfrcrange|margin|stiffnesspoly|springyield|plasticadr|actgravcomp)|dof_dampingpoly|dof_(bodyid|jntid|parentid|treeid|armature|damping|invweight0|M0)"
-    "|geom_(contype|conaffinity|condim|bodyid|priority|solmix|solref|solimp|size|pos|quat|friction|margin|gap|fluid|adhesion)"
-    "|jnt_(actfrcrange|margin)|dof_(bodyid|jntid|parentid|treeid|armature|damping|invweight0|M0)"
-    "|dof_(frictionloss|solref|solimp)|eq_.*|geom_surfacevel"
-    "|geom_(contype|conaffinity|condim|bodyid|priority|solmix|solref|solimp|size|pos|quat|friction|margin|gap)"
-    "|pair_(dim|geom.|signature|solref|solreffriction|solimp|margin|gap|friction|adhesion)"
-    "|site_(bodyid|pos|quat)|(cam|light)_(mode|bodyid|targetbodyid|pos|quat|poscom0|pos0|mat0|dir|dir0)"
-    "|actuator_(trnid|gear|gainprm|biasprm|ctrllimited|ctrlrange|forcelimited|forcerange|ctrladr|ctrlnum|outadr)"
-    "|actuator_(outnum|group|cranklength)"
-    "|actuator_(outnum|group)|tendon_(type|adr|num|armature|stiffness.*|damping.*|lengthspring)|wrap_(type|objid|prm)"
-    "|actuator_(outnum|group|cranklength|act.*|dynprm|dyntype|gaintype|biastype|lengthrange|acc0|ctrlspec|delay|history.*)"
-    "|actuator_(damping.*|armature)|jnt_actgravcomp"
-    "|tendon_(type|adr|num|armature|stiffness.*|damping.*|lengthspring|actuatorid|actfrc.*)|wrap_(type|objid|prm)"
-    "|ten_J_.*"
-)
-WITHOUT_EFFECT = {
-    "drawn only": ".*_(rgba|matid)|tendon_(group|width)|(mesh|skin|tex|mat|hfield)_.*|vis|stat|cam_.*|light_.*|site_.*"
-    "|geom_castshadow|(geom|jnt)_group",
-    "for the user": ".*_user|numeric_.*|text_.*|tuple_.*|key_.*|name_.*|names|names_map|paths",
-    "shortcuts of C": "[BDM]_.*|map.*|.*_bvh.*|bvh_.*|oct_.*|body_(simple|sameframe)"
-    "|geom_(sameframe|aabb|rbound)|dof_(Madr|simplenum|length)|tree_(body|dof).*",
-    "only of a feature that is refused": "jnt_(actgravcomp|plasticadr)|dof_(solref|solimp)"
-    "|geom_(fluid|dataid)|tree_sleep_policy|actuator_(act.*|dynprm|historyadr|lengthrange|acc0|length0|ctrlspec)",
-    "|tendon_(actuatorid|plasticadr|tree.*|solref.*|solimp.*|range|actfrcrange|margin|length0|invweight0)"
-    "only of a feature that is refused": "jnt_(actgravcomp|plasticadr)"
-    "|geom_(fluid|dataid)|tree_sleep_policy|actuator_(act.*|dynprm|cranklength|historyadr|lengthrange|acc0|length0|ctrlspec)",
-    "only of a feature that is refused": "dof_(solref|solimp)"
-    "|geom_dataid|tree_sleep_policy|actuator_(act.*|dynprm|historyadr|lengthrange|acc0|length0|ctrlspec)",
-    "only of a feature that is refused": "dof_(solref|solimp)|geom_dataid|tree_sleep_policy"
-    "|tendon_(plasticadr|tree.*|solref.*|solimp.*|range|margin|length0|invweight0)|actuator_length0",
 NOT_READ = {
     "counts, all but those that are attributes of Model": "n[A-Za-z].*|signature",
     "drawn only": ".*_(rgba|matid)|tendon_width|(geom|site|tendon|jnt|skin)_group|(skin|tex|mat)_.*|vis|stat"
     "|(cam|light)_(?!mode|bodyid|targetbodyid|pos|quat|dir|mat0).*|site_(type|size|dataid)|geom_castshadow",
     "for the user": ".*_user|numeric_.*|text_.*|tuple_.*|name_.*|names|names_map|paths",
-    "shortcuts of C": "B_.*|D_diag|map.*|.*_bvh(adr|num)|bvh_.*|oct_.*|body_(simple|sameframe|jntnum)|site_sameframe"
-    "|body_(contype|conaffinity|margin)|geom_(sameframe|aabb|rbound)|dof_(Madr|simplenum|length)",
+    "shortcuts of C": "B_.*|D_diag|map.*|.*_bvh(adr|num)|bvh_.*|oct_.*|body_(simple|jntnum)"
+    "|body_(contype|conaffinity|margin)|geom_(aabb|rbound)|dof_(Madr|simplenum|length)",
     "of islands and of sleep": "dof_treeid|tendon_tree(num|id)|tree_(?!dofnum).*",
     "of how C makes the model": "dof_M0|actuator_length0",
-    "of elements that are refused": "sensor_.*|flex.*|efm.*|plugin(_.*)?|(body|geom|actuator)_plugin|flg_adhesion",
+    "of elements that are refused": "sensor_.*|flex.*|efm.*|plugin(_.*)?|(body|geom|actuator)_plugin",
     "of geoms that touch nothing": "geom_dataid|(mesh|hfield)_.*",
 }
 
@@ -525,14 +445,15 @@ MORE = """
     <body mocap="true"/>
     <body pos="0 0 1">
       <freejoint/>
-      <geom size=".1" surfacevel="1 0 0 0 0 1" solmix="2" condim="6"/>
+      <geom size=".1" surfacevel="1 0 0 0 0 1" adhesion="1" solmix="2" condim="6"/>
     </body>
     <body>
       <joint name="j" springyield=".1" stiffness="1"/>
       <geom name="rod" type="capsule" size=".1 .2"/>
+      <geom type="box" size=".1 .2 .3" pos=".1 0 0" euler="10 20 30" contype="0" conaffinity="0"/>
     </body>
   </worldbody>
-  <contact><pair geom1="floor" geom2="rod" solreffriction=".1 1" condim="6"/></contact>
+  <contact><pair geom1="floor" geom2="rod" solreffriction=".1 1" condim="6" adhesion="1"/></contact>
   <tendon><fixed name="t" actuatorfrcrange="-1 1"><joint joint="j" coef="1"/></fixed></tendon>
   <actuator>
     <muscle joint="j" lengthrange="-1 1"/>
@@ -575,30 +496,10 @@ def test_every_option_has_been_thought_of():
     mjm = mujoco.MjModel.from_xml_string("<mujoco/>")
     options = {name for name in dir(mjm.opt) if name[0] != "_" and not callable(getattr(mjm.opt, name))}
     refused = {name.removeprefix("opt.") for name in EDITED if name.startswith("opt.")}
-    simulated = {
-        "timestep",
-        "impratio",
-        "tolerance",
-        "ls_tolerance",
-        "gravity",
-        "iterations",
-        "ls_iterations",
-        "density",
-        "viscosity",
-        "wind",
-        "cone",
-        "noslip_iterations",
-        "noslip_tolerance",
-    }
-    of_refused = {
-        "magnetic",
-        "sleep_tolerance",
-        "ccd_tolerance",
-        "ccd_iterations",
-    }
     read = {"timestep", "impratio", "tolerance", "ls_tolerance", "iterations", "ls_iterations"}
+    read |= {"noslip_iterations", "noslip_tolerance"}
     read |= {"gravity", "density", "viscosity", "wind", "disableflags", "disableactuator"}
-    of_refused = {"noslip_tolerance", "sleep_tolerance", "ccd_tolerance", "ccd_iterations", "magnetic"}
+    of_refused = {"sleep_tolerance", "ccd_tolerance", "ccd_iterations", "magnetic"}
     of_refused |= {"sdf_initpoints", "sdf_iterations", "o_margin", "o_solref", "o_solimp", "o_friction"}
     without_effect = {"jacobian"}
     assert options == refused | read | of_refused | without_effect

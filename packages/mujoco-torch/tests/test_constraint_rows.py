@@ -302,6 +302,25 @@ def test_contacts_of_mixed_dimensions(cone: str, impratio: float) -> None:
 
 
 @pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+@pytest.mark.parametrize("impratio", [1, 3])
+def test_contacts_of_wheels(impratio: int, cone: str) -> None:
+    """A body that turns about its centre of mass alone has no translational weight: R has its least value, as in C."""
+    wheels = "".join(
+        f'<body pos="{i} 0 .09"><joint axis="0 1 0"/><geom size=".1" friction="{mu}" condim="{condim}"/></body>'
+        for i, (mu, condim) in enumerate([(1, 3), (0.3, 6), (1e-5, 4), (1, 1)])
+    )
+    mjm = mujoco.MjModel.from_xml_string(f"""
+        <mujoco>
+          <option impratio="{impratio}" cone="{cone}"/>
+          <worldbody><geom type="plane" size="1 1 1" friction="1e-5"/>{wheels}</worldbody>
+        </mujoco>""")
+    assert (mjm.body_invweight0[:, 0] == 0).all()
+    states = testing.perturbed_states(mjm, NWORLD, seed=0, settle=0)
+    report = testing.stage_parity(mjm, "make_constraint", states)
+    assert report["nefc"].ok and report["efc_D"].ok and report["efc_aref"].ok, report
+
+
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
 def test_rows_of_c_keep_their_slots(cone: str) -> None:
     """put_data takes C's rows over, each into the slot that the same row has when it is made here."""
     mjm = heap(cone, 2)

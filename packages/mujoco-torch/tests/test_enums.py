@@ -24,6 +24,7 @@ C_ENUMS = {
     "JacobianType": ("mjtJacobian", "mjJAC_"),
     "JointType": ("mjtJoint", "mjJNT_"),
     "ObjType": ("mjtObj", "mjOBJ_"),
+    "SameFrame": ("mjtSameFrame", "mjSAMEFRAME_"),
     "SensorType": ("mjtSensor", "mjSENS_"),
     "SolverType": ("mjtSolver", "mjSOL_"),
     "TendonType": ("mjtTendon", "mjTENDON_"),

@@ -319,6 +319,32 @@ def test_nested_bodies_without_joints() -> None:
     assert any(mjd.ncon for mjd in mjds)
 
 
+def test_frames_that_are_almost_the_same() -> None:
+    """A frame within 1e-6 of the body's or of its inertia's is taken for it, as in C, which the compiler decides."""
+    mjm = compiled("""
+        <mujoco>
+          <worldbody>
+            <body pos="0 0 1" euler="10 20 30">
+              <freejoint/>
+              <inertial pos="3e-7 -2e-7 1e-7" quat="1 2e-7 -1e-7 3e-7" mass="1" diaginertia="0.1 0.2 0.15"/>
+              <geom size="0.1" pos="2e-7 4e-7 -3e-7" quat="1 1e-7 2e-7 -2e-7"/>
+              <site pos="1e-7 -3e-7 2e-7"/>
+              <site pos="0.1 0 0" quat="1 2e-7 0 1e-7"/>
+            </body>
+            <body pos="1 0 1">
+              <joint type="ball"/>
+              <inertial pos="0.1 0.02 0" quat="0.9 0.1 0.3 -0.2" mass="1" diaginertia="0.1 0.2 0.15"/>
+              <geom type="box" size="0.1 0.2 0.3" pos="0.1000002 0.0199999 2e-7" quat="0.9 0.1 0.3 -0.2"
+                contype="0" conaffinity="0"/>
+              <site pos="0.2 0 0" quat="0.9000001 0.1 0.3 -0.2"/>
+            </body>
+          </worldbody>
+        </mujoco>""")
+    kinds = [getattr(mujoco.mjtSameFrame, f"mjSAMEFRAME_{kind}") for kind in ("BODY", "INERTIA")]
+    assert mjm.body_sameframe[1] == kinds[0] and list(mjm.geom_sameframe) == kinds
+    rollout_parity(mjm)
+
+
 def test_trees_in_contact_with_each_other() -> None:
     stack = "".join(
         f'<body pos="{0.01 * i} {0.012 * i} {0.1 + 0.19 * i}"><freejoint/><geom {shape}/></body>'

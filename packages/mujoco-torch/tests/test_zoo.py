@@ -32,6 +32,18 @@ PACKAGES = {
 VERDICTS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 SUPPORTED, NOT_COMPILED = "supported", "not compiled"
 
+#: Models whose result is rounding in C, too, and why; they are not compared.
+ILL_POSED = {
+    (
+        "mujoco-mjx",
+        "actuator/general_dyntype.xml",
+    ): "four slides in three dimensions: the inertia is singular",
+    (
+        "mujoco-warp",
+        "actuation/adhesion.xml",
+    ): "a contact below the axis of a hinge that nothing moves, of 1e17 N",
+}
+
 #: Models with more degrees of freedom or pairs of geoms are compared where --all-models asks for it.
 SMALL_NV, SMALL_PAIRS = 30, 400
 
@@ -98,6 +110,8 @@ def test_refused_models_are_refused_by_name(package: str) -> None:
 
 def load_supported(package: str, name: str, request: pytest.FixtureRequest) -> mujoco.MjModel:
     """A supported model, unless it is a large one and only small ones are asked for."""
+    if (package, name) in ILL_POSED:
+        pytest.skip(ILL_POSED[package, name])
     mjm = load(package, name)
     large = mjm.nv > SMALL_NV or len(geom_pairs(mjm)) > SMALL_PAIRS
     if large and not request.config.getoption("--all-models"):

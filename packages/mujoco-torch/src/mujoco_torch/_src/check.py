@@ -2,7 +2,7 @@
 
 `check` goes through `RULES`, one rule for each feature that is refused. A rule reports a feature wherever the
 model has it, also when a flag of the model switches it off at present, with one exception: what only shapes
-constraint rows (cone, solver, no-slip pass) is reported only if the model can have one. Enumerated values of options,
+constraint rows (cone, solver, its iterations) is reported only if the model can have one. Enumerated values of options,
 equalities, actuators and geoms that can touch, and flags, are compared with those that are supported, so one that a
 later MuJoCo adds is refused.
 

@@ -11,7 +11,7 @@ from mujoco_torch._src.enums import ConeType
 from mujoco_torch._src.equality import equalities
 from mujoco_torch._src.kinematics import joint_quats
 from mujoco_torch._src.layout import names
-from mujoco_torch._src.spatial import MINVAL, cross, dot, normalize, quat_to_rotation_vector
+from mujoco_torch._src.spatial import cross, dot, normalize, quat_to_rotation_vector
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
 
@@ -220,7 +220,7 @@ def _impedance(m: InsideModel, name: str, violation: Tensor) -> tuple[Tensor, Te
         fall = 1.0 - get("fall") * (1.0 - x) ** power
         y = torch.where(get("power") == 1.0, x, torch.where(x <= get("mid"), rise, fall))
     imp = get("imp0") + y * get("imprange")
-    resistance = ((1.0 - imp) / imp * get("invweight")).clamp(min=MINVAL)
+    resistance = ((1.0 - imp) / imp * get("invweight")).clamp(min=get("floor"))
     return imp, 1.0 / resistance
 
 

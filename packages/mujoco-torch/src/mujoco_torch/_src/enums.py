@@ -232,6 +232,16 @@ class ConstraintType(enum.IntEnum):
     CONTACT_ELLIPTIC = 7
 
 
+class SameFrame(enum.IntEnum):
+    """Which frame a body's inertia, a geom or a site shares, `geom_sameframe`; `...ROT` if only its orientation."""
+
+    NONE = 0
+    BODY = 1
+    INERTIA = 2
+    BODYROT = 3
+    INERTIAROT = 4
+
+
 class ObjType(enum.IntEnum):
     """Kind of a named model element; members from `FRAME` on exist only while a model is edited."""
 

@@ -121,30 +121,23 @@ def _actuation_bounds(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> dict[str, np.n
 
     The force is a difference of terms like kp * ctrl and kp * length, each rounded to its own size.
     """
+    force = np.zeros(mjm.nout)
     if not mjm.nout:
         return {}
-    owner = np.repeat(np.arange(mjm.nactuator), mjm.actuator_outnum)  # the actuator of each output
-    inputs = np.stack([np.ones(mjm.nout), np.abs(mjd.actuator_length), np.abs(mjd.actuator_velocity)])
-    affine_gain = (mjm.actuator_gaintype == mujoco.mjtGain.mjGAIN_AFFINE)[owner]
-    affine_bias = (mjm.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE)[owner]
-    gain = np.abs(mjm.actuator_gainprm[owner, :3].T) * inputs
-    gain = np.where(affine_gain, gain.sum(axis=0), gain[0])
-    bias = np.where(affine_bias, (np.abs(mjm.actuator_biasprm[owner, :3].T) * inputs).sum(axis=0), 0.0)
-    force = _ROUNDING * (gain * _input_sizes(mjm, mjd)[owner] + bias)
-    return {"actuator_force": force, "qfrc_actuator": np.abs(dense_moment(mjm, mjd)).T @ force}
-
-
-def _input_sizes(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> np.ndarray:
-    """Magnitude of all controls and activations of each actuator, (nactuator,)."""
     low, high = mjm.actuator_ctrlrange.T
     ctrl = np.abs(np.where(mjm.actuator_ctrllimited, np.clip(mjd.ctrl, low, high), mjd.ctrl))
-    act = np.abs(mjd.act)
-    own = zip(
-        mjm.actuator_ctrladr, mjm.actuator_ctrlnum, mjm.actuator_actadr, mjm.actuator_actnum, strict=True
+    one = np.flatnonzero((mjm.actuator_ctrlnum == 1) & (mjm.actuator_outnum == 1))
+    out = mjm.actuator_outadr[one]
+    inputs = np.stack(
+        [np.ones(len(one)), np.abs(mjd.actuator_length[out]), np.abs(mjd.actuator_velocity[out])]
     )
-    return np.array(
-        [ctrl[c : c + nctrl].sum() + (act[a : a + nact].sum() if nact else 0.0) for c, nctrl, a, nact in own]
-    )
+    affine_gain = mjm.actuator_gaintype[one] == mujoco.mjtGain.mjGAIN_AFFINE
+    affine_bias = mjm.actuator_biastype[one] == mujoco.mjtBias.mjBIAS_AFFINE
+    gain = np.abs(mjm.actuator_gainprm[one, :3].T) * inputs
+    gain = np.where(affine_gain, gain.sum(axis=0), gain[0])
+    bias = np.where(affine_bias, (np.abs(mjm.actuator_biasprm[one, :3].T) * inputs).sum(axis=0), 0.0)
+    force[out] = _ROUNDING * (gain * ctrl[mjm.actuator_ctrladr[one]] + bias)
+    return {"actuator_force": force, "qfrc_actuator": np.abs(dense_moment(mjm, mjd)).T @ force}
 
 
 def _inertia_bounds(mjm: mujoco.MjModel, mjd: mujoco.MjData) -> dict[str, np.ndarray]:

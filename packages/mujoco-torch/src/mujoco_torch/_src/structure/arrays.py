@@ -5,7 +5,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from mujoco_torch._src.enums import DisableBit, JointType
+from mujoco_torch._src.enums import DisableBit, JointType, SameFrame
 from mujoco_torch._src.pattern import Pattern
 
 MINVAL = mujoco.mjMINVAL
@@ -28,6 +28,25 @@ def items(x: np.ndarray) -> np.ndarray:
 def frames(pos: np.ndarray, quat: np.ndarray) -> np.ndarray:
     """Frames ``[7, n, 1]`` of positions ``(n, 3)`` and quaternions ``(n, 4)``."""
     return items(np.concatenate([pos.reshape(-1, 3), quat.reshape(-1, 4)], 1))
+
+
+def placed(mjm: mujoco.MjModel, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and quaternions of the inertial frames (``body``), geoms or sites in the frames of their bodies.
+
+    As in C, a frame that the compiler found the same as that of the body or of its inertia (``sameframe``, to 1e-6), or
+    turned like it, is taken for it.
+    """
+    if kind == "body":
+        pos, quat, body = mjm.body_ipos, mjm.body_iquat, np.arange(mjm.nbody)
+        inertial = np.zeros((mjm.nbody, 3)), np.tile(IDENTITY, (mjm.nbody, 1))  # not the same as itself
+    else:
+        pos, quat, body = (getattr(mjm, f"{kind}_{what}") for what in ("pos", "quat", "bodyid"))
+        inertial = placed(mjm, "body")
+    same = getattr(mjm, f"{kind}_sameframe")[:, None]
+    of_body = same == SameFrame.BODY, np.isin(same, (SameFrame.BODY, SameFrame.BODYROT))
+    of_inertia = same == SameFrame.INERTIA, np.isin(same, (SameFrame.INERTIA, SameFrame.INERTIAROT))
+    pos = np.where(of_body[0], 0.0, np.where(of_inertia[0], inertial[0][body], pos))
+    return pos, np.where(of_body[1], IDENTITY, np.where(of_inertia[1], inertial[1][body], quat))
 
 
 def select(ids, n: int) -> Pattern:

@@ -18,6 +18,7 @@ from mujoco_torch._src.structure.arrays import (
     frames,
     items,
     moved_by,
+    placed,
     select,
     state_value,
 )
@@ -88,6 +89,7 @@ def bodies(mjm: mujoco.MjModel) -> Part:
     massless = mjm.body_subtreemass < MINVAL
     proper = subtree.copy()
     proper[0] = 0.0  # C sums inertia and force down to the children of the world, not into the world
+    ipos, iquat = placed(mjm, "body")
     static = dict(body_jumps=tuple(jumps))
     arrays = dict(
         # A body with a free joint starts from the world, whatever its body_pos says; that of a mocap body is zero here.
@@ -96,8 +98,8 @@ def bodies(mjm: mujoco.MjModel) -> Part:
         )
         * ~mocap[:, None],
         body_mocap=select(mjm.body_mocapid, mjm.nmocap),
-        body_ipos=items(mjm.body_ipos),
-        body_iquat=items(mjm.body_iquat),
+        body_ipos=items(ipos),
+        body_iquat=items(iquat),
         body_mass=items(mjm.body_mass),
         body_inertia=items(mjm.body_inertia),
         body_invsubtreemass=items(np.where(massless, 0.0, 1.0 / np.maximum(mjm.body_subtreemass, MINVAL))),
@@ -251,9 +253,9 @@ def attached(mjm: mujoco.MjModel) -> Part:
     )
     arrays = dict(
         geom_body=select(mjm.geom_bodyid, n),
-        geom_frame=frames(mjm.geom_pos, mjm.geom_quat),
+        geom_frame=frames(*placed(mjm, "geom")),
         site_body=select(mjm.site_bodyid, n),
-        site_frame=frames(mjm.site_pos, mjm.site_quat),
+        site_frame=frames(*placed(mjm, "site")),
         cam_body=select(mjm.cam_bodyid, n),
         cam_target=select(target, n),
         cam_is=mask(cam_mode, mjm.cam_targetbodyid),

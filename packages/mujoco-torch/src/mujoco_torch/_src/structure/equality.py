@@ -13,7 +13,16 @@ import numpy as np
 
 from mujoco_torch._src.enums import ConstraintType, DisableBit, EqType, ObjType
 from mujoco_torch._src.pattern import Pattern
-from mujoco_torch._src.structure.arrays import IDENTITY, Part, disabled, items, moved_by, select, translates
+from mujoco_torch._src.structure.arrays import (
+    IDENTITY,
+    Part,
+    disabled,
+    items,
+    moved_by,
+    placed,
+    select,
+    translates,
+)
 
 ANCHORED = (EqType.CONNECT, EqType.WELD)
 COUPLED = (EqType.JOINT, EqType.TENDON)
@@ -194,7 +203,7 @@ def _anchor_frame(mjm: mujoco.MjModel, e: int, side: int) -> tuple[np.ndarray, n
     """
     if _by_site(mjm, e):
         site = _objects(mjm, e)[side]
-        return mjm.site_pos[site], mjm.site_quat[site]
+        return placed(mjm, "site")[0][site], mjm.site_quat[site]
     data = mjm.eq_data[e]
     if mjm.eq_type[e] == EqType.CONNECT:
         return data[3 * side : 3 * side + 3], np.array(IDENTITY)

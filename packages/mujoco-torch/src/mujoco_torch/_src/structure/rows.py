@@ -223,6 +223,8 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     solimp = np.array([p.solimp for p in slots]).reshape(-1, 5)
     margin = np.array([p.margin for p in slots])
     powers, more = _impedance(mjm, "contact", solref, solimp, margin, invweight)
+    if not elliptic:
+        more |= _pyramid_floor(mjm, dims, friction[:, 0], tran)
     arrays |= dict(contact_row_damping=items(_contact_damping(mjm, slots, nrow, elliptic)))
     static |= powers | dict(moving_surface=_moving_surface(mjm, slots))
     arrays |= more | _surfaces(mjm, slots, elliptic)
@@ -322,6 +324,17 @@ def _pyramid_invweight(mjm: mujoco.MjModel, dims: list[int], mu: np.ndarray, tra
     return np.where(np.array(dims) > 1, edge, tran)
 
 
+def _pyramid_floor(mjm: mujoco.MjModel, dims: list[int], mu: np.ndarray, tran: np.ndarray) -> dict[str, Any]:
+    """Least R of all edges of a pyramid, where a contact needs it: its bodies only turn about their centres of mass.
+
+    C bounds R before it makes that of an edge of it.
+    """
+    if not (tran * (1.0 - mujoco.mjMAXIMP) < MINVAL).any():
+        return {}
+    edge = MINVAL * 2.0 * mu**2 / max(MINVAL, mjm.opt.impratio)
+    return dict(contact_floor=items(np.where(np.array(dims) > 1, edge, MINVAL)))
+
+
 def _pyramid_rows(dims: list[int], friction: np.ndarray) -> dict[str, Any]:
     edge = _row_edges(dims, friction)
     return dict(
@@ -406,6 +419,7 @@ def _impedance(mjm: mujoco.MjModel, name: str, solref, solimp, margin, invweight
     constants = _constants(mjm, solref, solimp) | dict(margin=margin, invweight=invweight)
     power = constants["power"]
     static = {f"{name}_power1": bool((power == 1).all()), f"{name}_power2": bool((power == 2).all())}
+    static |= {f"{name}_floor": MINVAL}
     return static, {f"{name}_{what}": items(value) for what, value in constants.items()}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from mujoco_torch._src.enums import DisableBit, TendonType, WrapType
 from mujoco_torch._src.pattern import Pattern
-from mujoco_torch._src.structure.arrays import MINVAL, Part, disabled, items, moved_by, select
+from mujoco_torch._src.structure.arrays import MINVAL, Part, disabled, items, moved_by, placed, select
 from mujoco_torch._src.structure.reflected import reflected
 
 
@@ -158,7 +158,7 @@ def _inside(mjm: mujoco.MjModel, piece: Piece) -> bool | None:
         return False
     if mjm.site_bodyid[piece.side] != mjm.geom_bodyid[piece.geom]:
         return None
-    distance = np.linalg.norm(mjm.site_pos[piece.side] - mjm.geom_pos[piece.geom])
+    distance = np.linalg.norm(placed(mjm, "site")[0][piece.side] - placed(mjm, "geom")[0][piece.geom])
     radius = mjm.geom_size[piece.geom, 0]
     on_surface = abs(distance - radius) < 1e-6 * radius  # decided by rounding
     return None if on_surface else bool(distance < radius)
