@@ -36,12 +36,15 @@ PENDULUM = """
   <actuator><motor joint="hinge"/></actuator>
 </mujoco>
 """
-WELDED = PENDULUM.replace("<actuator>", '<equality><joint joint1="hinge"/></equality><actuator>')
-
-
-@pytest.fixture
-def mjt() -> Callable[..., Result]:
-    """Runs `mjt` with these arguments in this process."""
+PGS = """
+<mujoco model="pgs">
+  <option solver="PGS"/>
+  <worldbody>
+    <geom type="plane" size="1 1 0.1"/>
+    <body><freejoint/><geom size="0.1"/></body>
+  </worldbody>
+</mujoco>
+"""
     return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
@@ -53,9 +56,9 @@ def pendulum(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def welded(tmp_path: Path) -> Path:
-    path = tmp_path / "welded.xml"
-    path.write_text(WELDED)
+def unsupported(tmp_path: Path) -> Path:
+    path = tmp_path / "unsupported.xml"
+    path.write_text(PGS)
     return path
 
 

@@ -127,12 +127,12 @@ def test_bad_options(mjt, pendulum: Path, option: str, value: str, told: str):
     assert result.stderr.count("\n") == 1 and told in result.stderr
 
 
-def test_bad_models(mjt, welded: Path, malformed: Path):
+def test_bad_models(mjt, unsupported: Path, malformed: Path):
     assert mjt("bench", "no-such-model.xml").exit_code == 2
     assert mjt("bench", malformed).exit_code == 2
-    refused = mjt("bench", welded)
+    refused = mjt("bench", unsupported)
     assert refused.exit_code == 3
-    assert "not supported: equality" in refused.stderr
+    assert "not supported: solver" in refused.stderr
 
 
 def test_a_worker_that_dies(monkeypatch: pytest.MonkeyPatch):

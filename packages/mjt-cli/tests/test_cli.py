@@ -40,11 +40,11 @@ def test_folder_instead_of_a_file(mjt, tmp_path: Path):
     one_line_of(result.stderr)
 
 
-def test_unsupported_model_is_refused(mjt, welded: Path):
-    result = mjt("diagnose", welded)
+def test_unsupported_model_is_refused(mjt, unsupported: Path):
+    result = mjt("diagnose", unsupported)
     assert result.exit_code == 3
     assert result.stdout == ""
-    assert "not supported: equality" in one_line_of(result.stderr)
+    assert "not supported: solver" in one_line_of(result.stderr)
 
 
 @pytest.mark.parametrize(
@@ -150,19 +150,19 @@ def test_no_color(
     assert coloured is not no_color
 
 
-def test_check_reports_every_model(mjt, pendulum: Path, welded: Path):
-    result = mjt("check", pendulum, welded, "humanoid")
+def test_check_reports_every_model(mjt, pendulum: Path, unsupported: Path):
+    result = mjt("check", pendulum, unsupported, "humanoid")
     assert result.exit_code == 3
-    for told in ("pendulum", "supported", "refused", "equality", "humanoid"):
+    for told in ("pendulum", "supported", "refused", "solver", "humanoid"):
         assert told in result.stdout
 
 
-def test_check_goes_on_after_an_unreadable_file(mjt, malformed: Path, welded: Path):
-    result = mjt("check", malformed, welded, "--json")
+def test_check_goes_on_after_an_unreadable_file(mjt, malformed: Path, unsupported: Path):
+    result = mjt("check", malformed, unsupported, "--json")
     assert result.exit_code == 2
     bad, refused = json.loads(result.stdout)["models"]
     assert bad["error"] and not bad["supported"]
-    assert refused["findings"][0]["feature"] == "equality"
+    assert refused["findings"][0]["feature"] == "solver"
     assert set(refused) == {"model", "path", "supported", "error", "findings"}
 
 

@@ -127,7 +127,7 @@ class _Stepper:
         self.ready = False
         make = functools.partial(_Piece, m=m, mode=mode)
         if m.integrator == IntegratorType.RK4:
-            self._model = InsideModel(m.topology, m.params)
+            self._model = InsideModel(m.topology, m.params, m.weights)
             self.advance = self._runge_kutta
             carried = ("time", "qpos", "qvel", "qacc", *RK4_CARRIED)
             moved = ("time", "qpos", "qvel", *RK4_CARRIED[3:])
