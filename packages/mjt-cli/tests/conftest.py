@@ -45,6 +45,11 @@ PGS = """
   </worldbody>
 </mujoco>
 """
+
+
+@pytest.fixture
+def mjt() -> Callable[..., Result]:
+    """Runs `mjt` with these arguments in this process."""
     return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
