@@ -26,17 +26,18 @@ from mujoco_torch._src.errors import ArgumentError
 from mujoco_torch._src.forward import forward
 from mujoco_torch._src.integrate import (
     ACTUATION,
+    ADVANCED,
     COMPARED,
     RK4_CARRIED,
     RK4_CARRIED_ACT,
     RK4_CARRIED_MOTOR,
     RK4_FRACTIONS,
     RK4_WEIGHTS,
-    begin_step,
     changed,
     check_controls,
     check_keep,
     check_nsteps,
+    forward_compared,
     not_computed,
     rk4_begin,
     rk4_end,
@@ -44,7 +45,7 @@ from mujoco_torch._src.integrate import (
     rollout,
     step,
 )
-from mujoco_torch._src.reset import replace_bad
+from mujoco_torch._src.reset import check_acc, check_state, has_bad_state, replace_bad, reset_inputs
 from mujoco_torch._src.stage import ALL, check_batch, check_fits
 from mujoco_torch._src.topology import Topology
 from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, new_data, read_field, shape_of
@@ -78,7 +79,8 @@ class _Piece:
             for name in empty.intersection(layout.STATE):
                 fields[name] = params.new_zeros((*_inside_shape(topology, name), *worlds))
             d = fn(InsideModel(topology, params, weights), InsideData(fields))
-            return tuple([getattr(d, name) for name in wanted])
+            # What is loaded is contiguous, and so must be what takes its place in the next step.
+            return tuple([getattr(d, name).contiguous() for name in wanted])
 
         def run(params: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
             return core(params, *values)
@@ -125,13 +127,12 @@ class _Stepper:
         self.state = [name for name in layout.STATE if name not in empty]
         self.kept = [name for name in keep if name not in layout.STATE and name not in empty]
         self.ready = False
+        self._inside = functools.partial(InsideModel, m.topology, weights=m.weights)
         make = functools.partial(_Piece, m=m, mode=mode)
         if m.integrator == IntegratorType.RK4:
-            self._model = InsideModel(m.topology, m.params, m.weights)
             self.advance = self._runge_kutta
             carried = ("time", "qpos", "qvel", "qacc", *RK4_CARRIED)
             moved = ("time", "qpos", "qvel", *RK4_CARRIED[3:])
-            bad = ("bad_qacc",) if m.autoreset else ()
             given = callbacks.CONTROLLED if m.mjcb_control else ()
             slopes = ("qacc",)
             if m.na:
@@ -139,20 +140,24 @@ class _Stepper:
                 moved = (*moved, "act", RK4_CARRIED_ACT[-1])
             if m.motor_stateful:
                 carried = (*carried, *RK4_CARRIED_MOTOR)
-            before = [name for name in self.kept if name in COMPARED]
-            after = [name for name in self.kept if name not in (*slopes, *COMPARED)]
-            first = (*slopes, *bad, *(changed(m) if m.autoreset else given), *before)
-            self._begin = make(begin_step, inputs=self.state, outputs=first)
-            self._forward = make(forward.inside, inputs=self.state, outputs=(*slopes, *given))
-            outputs = (*slopes, *given, *after)
-            self._last = make(forward.inside, inputs=self.state, outputs=outputs) if after else self._forward
+            compared = [name for name in self.kept if name in COMPARED] if m.fwdinv else []
+            after = [name for name in self.kept if name not in (*slopes, *compared)]
+            slopes = (*slopes, *given)
+            self._forward = make(forward.inside, inputs=self.state, outputs=slopes)
+            self._first, self._last = self._forward, self._forward
+            if compared:
+                self._first = make(forward_compared, inputs=self.state, outputs=(*slopes, *compared))
+            if after:
+                self._last = make(forward.inside, inputs=self.state, outputs=(*slopes, *after))
             self._stage = make(rk4_stage, inputs=(*carried, "rk_weight", "rk_fraction"), outputs=moved)
-            inputs = dict.fromkeys((*carried, *self.state, *bad))
-            self._end = make(_end_step, inputs=tuple(inputs), outputs=(*changed(m), "qacc"))
+            buffers = ("ctrl", "history") if m.nhistory else ()
+            plastic = ("plastic",) if m.yields else ()
+            self._end = make(rk4_end, inputs=(*carried, *buffers, *plastic), outputs=(*ADVANCED, "qacc"))
             self._numbers = {x: torch.tensor(x, dtype=m.dtype) for x in {*RK4_WEIGHTS, *RK4_FRACTIONS}}
         else:
             self.advance = self._euler
-            self._step = make(step.inside, inputs=self.state, outputs=(*changed(m), *self.kept))
+            reset = ("reset",) if m.autoreset else ()
+            self._step = make(step.inside, inputs=self.state, outputs=(*changed(m), *reset, *self.kept))
 
     @property
     def pieces(self) -> list[_Piece]:
@@ -160,26 +165,47 @@ class _Stepper:
         return list(dict.fromkeys(x for x in vars(self).values() if isinstance(x, _Piece)))
 
     def _euler(self, params: Tensor, values: Values) -> Values:
-        return values | self._step(params, values)
+        return self._finish(self._inside(params), values | self._step(params, values))
+
+    def _finish(self, m: InsideModel, values: Values) -> Values:
+        """The inputs of worlds that were reset become those of fresh ones, too. That is seldom: no piece does it."""
+        if not m.autoreset or not bool(values["reset"].any()):
+            return values
+        return _contiguous(reset_inputs(m, InsideData(values)))
 
     def _runge_kutta(self, params: Tensor, values: Values) -> Values:
-        values = values | self._begin(params, values)
-        values = rk4_begin(self._model, InsideData(values)).fields
+        m = self._inside(params)
+        values = self._begin(m, values)
+        values = values | self._first(params, values)
+        values = check_acc(m, rk4_begin(m, InsideData(values))).fields
         *early, last = zip(RK4_WEIGHTS, RK4_FRACTIONS, strict=True)
         for weight, fraction in early:
             values = self._move(params, values, weight, fraction)
             values = values | self._forward(params, values)
         values = self._move(params, values, *last)
         values = values | self._last(params, values)
-        return values | self._end(params, values)
+        values = values | self._end(params, values)
+        if m.autoreset and bool(values["bad_qacc"].any()):
+            values = _contiguous(replace_bad(m, InsideData(values)))
+        return self._finish(m, values)
+
+    def _begin(self, m: InsideModel, values: Values) -> Values:
+        """Worlds with a bad state are reset; no piece does it either, since the first forward is like the others."""
+        if not m.autoreset:
+            return values
+        d = InsideData(values)
+        if has_bad_state(d):
+            return _contiguous(check_state(m, d))
+        return values | {"reset": torch.zeros_like(values["time"], dtype=torch.bool)}
 
     def _move(self, params: Tensor, values: Values, weight: float, fraction: float) -> Values:
         numbers = {"rk_weight": self._numbers[weight], "rk_fraction": self._numbers[fraction]}
         return values | self._stage(params, values | numbers)
 
 
-def _end_step(m: InsideModel, d: InsideData) -> InsideData:
-    return replace_bad(m, rk4_end(m, d))
+def _contiguous(d: InsideData) -> Values:
+    """The values as the pieces were compiled for."""
+    return {name: x.contiguous() for name, x in d.fields.items()}
 
 
 class _Pool:

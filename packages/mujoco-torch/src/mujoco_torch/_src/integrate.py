@@ -211,22 +211,19 @@ COMPARED = ("qfrc_inverse", "solver_fwdinv")  # of the first stage of a Runge-Ku
 
 
 def changed(m: Model | InsideModel) -> tuple[str, ...]:
-    """The state fields that a step may change."""
-    if m.autoreset:
-        return STATE
-    return (*ADVANCED, *callbacks.CONTROLLED) if m.mjcb_control else ADVANCED
+    """The state fields that a step may change in a world that it does not reset, and the count of resets."""
+    controlled = callbacks.CONTROLLED if m.mjcb_control else ()
+    return (*ADVANCED, *controlled, "warning") if m.autoreset else (*ADVANCED, *controlled)
 
 
-def begin_step(m: InsideModel, d: InsideData) -> InsideData:
-    """All that a step does before it integrates."""
-    d = check_state(m, d)
-    d = check_acc(m, forward.inside(m, d))
-    return compare_fwd_inv(m, d)
+def forward_compared(m: InsideModel, d: InsideData) -> InsideData:
+    """Forward dynamics, compared with inverse dynamics where the model asks for it."""
+    return compare_fwd_inv(m, forward.inside(m, d))
 
 
 @public(reads=INPUTS, writes=ALL)
 def _step(m: InsideModel, d: InsideData) -> InsideData:
-    d = begin_step(m, d)
+    d = check_acc(m, forward_compared(m, check_state(m, d)))
     if m.integrator == IntegratorType.RK4:
         compared = {name: getattr(d, name) for name in COMPARED}
         return replace_bad(m, rungekutta4.inside(m, d).replace(**compared))

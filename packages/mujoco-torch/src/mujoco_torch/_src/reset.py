@@ -1,5 +1,7 @@
 """Resets of worlds whose state is bad (``mj_checkPos``, ...), and of any world on request (``mj_resetData``)."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -22,8 +24,14 @@ def check_state(m: InsideModel, d: InsideData) -> InsideData:
         return d
     bad_qpos = _bad(d.qpos)
     bad_qvel = _bad(d.qvel) & ~bad_qpos  # C looks at the velocity after a reset for the position
-    d = _select(m, d, bad_qpos | bad_qvel, "initial")
+    reset = bad_qpos | bad_qvel
+    d = _select(m, d, reset, "initial").replace(reset=reset)
     return _count(d, {WarningType.BADQPOS: bad_qpos, WarningType.BADQVEL: bad_qvel})
+
+
+def has_bad_state(d: InsideData) -> bool:
+    """Whether ``check_state`` has something to do; it waits for the device."""
+    return bool((_bad(d.qpos) | _bad(d.qvel)).any())
 
 
 def check_acc(m: InsideModel, d: InsideData) -> InsideData:
@@ -35,7 +43,8 @@ def replace_bad(m: InsideModel, d: InsideData, stepped: str = "stepped") -> Insi
     """The state at the end of a step, where the acceleration was bad that of a fresh world after one step."""
     if not m.autoreset:
         return d
-    d = _select(m, d, d.bad_qacc, stepped)
+    reset = d.bad_qacc | d.fields.get("reset", d.bad_qacc)  # the halves of a step hand on no mask
+    d = _select(m, d, d.bad_qacc, stepped).replace(reset=reset)
     return _count(d, {WarningType.BADQACC: d.bad_qacc})
 
 
@@ -44,11 +53,18 @@ def _bad(x: Tensor) -> Tensor:
     return ~(x.abs() <= MAXVAL).all(0)
 
 
-def _select(m: InsideModel, d: InsideData, bad: Tensor, source: str) -> InsideData:
+def reset_inputs(m: InsideModel, d: InsideData) -> InsideData:
+    """The fields that a user sets and a step leaves alone, those of a fresh world where ``d.reset``."""
+    return _select(m, d, d.reset, "initial", layout.INPUTS)
+
+
+def _select(
+    m: InsideModel, d: InsideData, bad: Tensor, source: str, names: Sequence[str] = layout.STATE
+) -> InsideData:
     """State fields, in bad worlds those that the model has from some source."""
     empty = m.empty_fields.split()
     fields = {}
-    for name in layout.STATE:
+    for name in names:
         if name == "warning" or name in empty:
             continue
         field, x = layout.FIELDS[name], d.fields[name]
