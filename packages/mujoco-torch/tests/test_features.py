@@ -99,6 +99,7 @@ class Feature(NamedTuple):
     name: str
     function: str
     xml: str
+    stages: tuple[str, ...] = ("forward", "step")
 
 
 FEATURES = [
@@ -558,6 +559,24 @@ FEATURES = [
         ),
     ),
     Feature(
+        "inverse dynamics",
+        "every kind of row",
+        "mj_inverse",
+        scene(
+            option='cone="elliptic"',
+            shoulder='frictionloss="0.4" range="-2 3" limited="true"',
+            more='<equality><weld body1="tool" body2="pendulum"/></equality>',
+        ),
+        ("inverse",),
+    ),
+    Feature(
+        "inverse dynamics",
+        "in discrete time",
+        "mj_inverse, mj_discreteAcc",
+        scene(option='integrator="implicitfast"', flag='invdiscrete="enable"', shoulder='damping="3"'),
+        ("inverse",),
+    ),
+    Feature(
         "energy",
         "potential and kinetic",
         "mj_energyPos, mj_energyVel",
@@ -583,7 +602,7 @@ def states(mjm: mujoco.MjModel) -> list[mujoco.MjData]:
 def parity(feature: Feature) -> testing.Report:
     """`forward`, then the state after a step, of four different worlds in float64."""
     mjm = load(feature.xml)
-    reports = [testing.stage_parity(mjm, stage, states(mjm)) for stage in ("forward", "step")]
+    reports = [testing.stage_parity(mjm, stage, states(mjm)) for stage in feature.stages]
     return testing.Report(tuple(error for report in reports for error in report.errors))
 
 

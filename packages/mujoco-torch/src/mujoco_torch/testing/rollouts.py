@@ -119,11 +119,12 @@ def _our_trajectories(
 
 
 def _distance(mjm: mujoco.MjModel, reference: Trajectory, other: Trajectory) -> np.ndarray:
-    """Largest difference of position (tangent space) and of velocity relative to 1 + |velocity|, (nstep,)."""
+    """Largest difference of position (tangent space) and of velocity, relative to 1 + their size, (nstep,)."""
     difference = np.zeros(mjm.nv)
     distance = np.empty(len(reference[0]))
     for i, (qpos, qvel, other_qpos, other_qvel) in enumerate(zip(*reference, *other, strict=True)):
         mujoco.mj_differentiatePos(mjm, difference, 1.0, qpos, other_qpos)
+        place = np.abs(difference) / (1.0 + np.abs(qpos).max(initial=0.0))
         speed = np.abs(qvel - other_qvel) / (1.0 + np.abs(qvel).max(initial=0.0))
-        distance[i] = max(np.abs(difference).max(initial=0.0), speed.max(initial=0.0))
+        distance[i] = max(place.max(initial=0.0), speed.max(initial=0.0))
     return np.where(np.isfinite(distance), distance, np.inf)
