@@ -160,15 +160,15 @@ def _gyration(inertia: Tensor, velocity: Tensor) -> Components:
 
     J and h are rotational inertia and mass times offset, o and u rotation and translation of the velocity.
     """
-    xx, yy, zz, xy, xz, yz, *h, mass = inertia
+    (xx, yy, zz, xy, xz, yz), h, mass = inertia[:6], Components(inertia[6:9]), inertia[9]
     o, u = velocity[:3], velocity[3:]
     trace, along = xx + yy + zz, dot(h, u)
     zero = torch.zeros_like(trace)
     columns = []
     for axis, J in enumerate(((xx, xy, xz), (xy, yy, yz), (xz, yz, zz))):
-        unit = [trace if k == axis else zero for k in range(3)]
+        unit = Components(trace if k == axis else zero for k in range(3))
         straight = Components((along if k == axis else zero) - h[axis] * u[k] for k in range(3))
-        columns.append(2.0 * (straight + cross(o, J)) + cross(unit, o))
+        columns.append(2.0 * (straight + cross(o, Components(J))) + cross(unit, o))
     return join(*columns, mass * u - cross(h, o))
 
 

@@ -9,7 +9,7 @@ All connects and welds are computed together, a connect as a weld of torque scal
 work in the graph does not grow with their number.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,7 +47,9 @@ class Equalities(NamedTuple):
 
 def equalities(m: InsideModel, d: InsideData) -> Equalities:
     """Residuals, Jacobian values and J-dot v of every equality row, active or not."""
-    pos = size = jac = bias = None
+    pos: Any = None
+    size: Any = None
+    jac = bias = None
     if m.nanchored:
         a = _anchors(m, d)
         residual = _residual(m, a)
@@ -105,7 +107,7 @@ def _link_values(m: InsideModel, d: InsideData, a: Anchors) -> Components:
     axis = m.link_dof @ d.cdof
     turn, move = Components(axis[:3]), Components(axis[3:])
     slide = m.link_sign * move + cross(turn, Components(m.link_arm @ a.offset))
-    if a.turn is None:
+    if a.turn is None or a.back is None:
         return slide
     frames = m.link_anchored @ join(a.back, a.turn, (m.anchor_torque.expand_as(a.turn[0]),))
     back, relative, torque = Components(frames[:4]), Components(frames[4:8]), frames[8]
@@ -124,7 +126,7 @@ def _bias(m: InsideModel, d: InsideData, a: Anchors) -> Components:
     w, move, alpha, lin = (Components(moving[k : k + 3]) for k in (0, 3, 6, 9))
     point = lin + cross(alpha, a.offset) + cross(w, move + cross(w, a.offset))
     slide = point[:, :n] - point[:, n:]
-    if a.turn is None:
+    if a.turn is None or a.back is None:
         return slide
     w1, w2 = w[:, :n], w[:, n:]
     spin = w1 - w2

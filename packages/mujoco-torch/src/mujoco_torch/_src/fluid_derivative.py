@@ -54,10 +54,11 @@ def _symmetric_part(tt: Matrix, ft: Matrix, tf: Matrix, ff: Matrix) -> Rates:
 
 def _kept(mask: Tensor, whole: Rates, part: Rates) -> Rates:
     """The whole where the mask ``[n, 1]`` is 1, else a part of it."""
-    return tuple(
+    tt, ft, tf, ff = (
         [x * mask + y * (1.0 - mask) for x, y in zip(a, b, strict=True)]
         for a, b in zip(whole, part, strict=True)
     )
+    return tt, ft, tf, ff
 
 
 def _at_center(rates: list[Matrix], offset: Stacked) -> list[Components]:
@@ -145,7 +146,7 @@ def _times_diagonal(columns: Matrix, x: Stacked) -> Matrix:
     return [column * k for column, k in zip(columns, x, strict=True)]
 
 
-def _scaled(columns: Matrix, x: Tensor) -> Matrix:
+def _scaled(columns: Matrix, x: Tensor | float) -> Matrix:
     return [column * x for column in columns]
 
 

@@ -3,6 +3,8 @@
 All tensors are float32 or float64, on one device, with the world as their last dimension; they need not be contiguous.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -334,7 +336,8 @@ class _Solve(torch.autograd.Function):
             penalty = make_penalty(system, weight, loss, friction)
             return (J * penalty.force(residual).unsqueeze(1)).sum(0), (J, residual, *penalty[1:])
 
-        _, pull, (J, residual, *values) = torch.func.vjp(forces, *row_inputs, has_aux=True)
+        vjp: Any = torch.func.vjp  # its type knows no has_aux
+        _, pull, (J, residual, *values) = vjp(forces, *row_inputs, has_aux=True)
         penalty = Penalty(system, *values)
         direct = (J * penalty.stiffen(residual, _product(J, grad_qfrc)).unsqueeze(1)).sum(0)
         rows, stiffness = penalty.hessian_rows(J, residual)

@@ -41,7 +41,8 @@ class Penalty(NamedTuple):
 
     def take(self, index: Tensor) -> "Penalty":
         """Of some worlds."""
-        return Penalty(self.system, *(x.index_select(-1, index) for x in self[1:]))
+        values = (self.weight, self.bound, self.stiffness, self.friction)
+        return Penalty(self.system, *(x.index_select(-1, index) for x in values))
 
     def force(self, residual: Tensor) -> Tensor:
         """Forces (nefc, B) of the rows: minus the derivative of the cost."""

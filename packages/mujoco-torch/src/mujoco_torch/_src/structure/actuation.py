@@ -5,6 +5,8 @@ Each kind of actuator has a list of its own, and a pattern that puts what it com
 a model without the kind has neither. A disabled actuator keeps its activation but has no place at the outputs.
 """
 
+from typing import Any
+
 import mujoco
 import numpy as np
 
@@ -103,7 +105,7 @@ def _inputs(mjm: mujoco.MjModel) -> Part:
     period = setpoint_periods(mjm)
     period[~np.isin(mjm.actuator_gaintype, _SMOOTH_GAINS)] = 0.0
     static["wraps"] = bool(period.any())
-    arrays = dict(actuator_period=items(period[own])) if static["wraps"] else {}
+    arrays: dict[str, Any] = dict(actuator_period=items(period[own])) if static["wraps"] else {}
     if not static["input_is_ctrl"]:
         arrays |= dict(
             input_ctrl=select(ctrl, mjm.nu), input_act=select(act, mjm.na), input_next=select(early, mjm.na)
@@ -414,7 +416,7 @@ def _limits(mjm: mujoco.MjModel) -> Part:
         tendon_clamp=bool(clamped),
         actgravcomp=bool(mjm.flg_gravcomp) and bool(mjm.jnt_actgravcomp.any()),
     )
-    arrays = dict(
+    arrays: dict[str, Any] = dict(
         actuator_ctrlmin=items(np.where(ctrllimited, mjm.actuator_ctrlrange[:, 0], -np.inf)),
         actuator_ctrlmax=items(np.where(ctrllimited, mjm.actuator_ctrlrange[:, 1], np.inf)),
         actuator_forcemin=items(force[:, 0]),

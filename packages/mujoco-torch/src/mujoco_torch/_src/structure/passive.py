@@ -153,7 +153,7 @@ def _in_medium(mjm: mujoco.MjModel) -> tuple[list[int], list[int]]:
     ellipsoids: list[int] = []
     if not (mjm.opt.density or mjm.opt.viscosity):
         return boxes, ellipsoids
-    moved = moved_by(mjm).any(1)
+    moved = moved_by(mjm).max(1, initial=0.0)
     for b in range(1, mjm.nbody):
         if mjm.body_mass[b] < MINVAL or not moved[b]:
             continue

@@ -22,11 +22,7 @@ def given(mjm: mujoco.MjModel) -> Part:
     rows = equality + friction + limit
     places = [(i, dof) for i, row in enumerate(rows) for dof in row.dofs]  # the row and dof of each value
     quat = [j for j in range(mjm.njnt) if mjm.jnt_type[j] in QUAT_JOINTS]
-    tendon = [
-        (value, rows[i].tendon[0] * mjm.nv + dof, rows[i].tendon[1])
-        for value, (i, dof) in enumerate(places)
-        if rows[i].tendon and dof in tendon_dofs(mjm, rows[i].tendon[0])
-    ]
+    tendon = _tendon_values(mjm, rows, places)
     ball = [
         (value, rows[i].dofs.index(dof) * len(quat) + rows[i].ball, -1.0)
         for value, (i, dof) in enumerate(places)
@@ -64,6 +60,15 @@ def given(mjm: mujoco.MjModel) -> Part:
         arrays |= some
     damping = [_constants(mjm, *_parameters(some))["damping"] for some in (equality, friction, limit)]
     return static, arrays | dict(given_damping=items(np.concatenate(damping)))
+
+
+def _tendon_values(mjm: mujoco.MjModel, rows: list[Row], places: list) -> list[tuple[int, int, float]]:
+    """Where the Jacobians of tendons enter the values of J: value, element of ``ten_J``, factor."""
+    entries = []
+    for value, (i, dof) in enumerate(places):
+        if (part := rows[i].tendon) and dof in tendon_dofs(mjm, part[0]):
+            entries.append((value, part[0] * mjm.nv + dof, part[1]))
+    return entries
 
 
 def _parameters(rows: list[Row]) -> tuple[np.ndarray, ...]:
@@ -195,7 +200,7 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     body2 = mjm.geom_bodyid[[p.geom2 for p in slots]] if slots else np.zeros(0, int)
     friction = np.array([p.friction for p in slots]).reshape(len(slots), 5)
     owner = np.repeat(np.arange(len(slots)), nrow).astype(int)  # the contact of each row
-    static = dict(
+    static: dict[str, Any] = dict(
         nconmax=len(slots),
         pair_groups=tuple(groups),
         contact_sides=_contact_sides(mjm, body1, body2),
@@ -246,7 +251,7 @@ def _adhesion(mjm: mujoco.MjModel, slots: list[Slot], nrow: list[int], sides: tu
     no force of it.
     """
     adhesion = np.array([slot.pair.adhesion for slot in slots])
-    static = dict(
+    static: dict[str, Any] = dict(
         adhesive=bool(mjm.flg_adhesion and adhesion.any()),
         split_contacts=len({slot.place for slot in slots}) < len(slots),
     )
