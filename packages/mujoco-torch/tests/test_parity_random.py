@@ -12,6 +12,7 @@ from mujoco_torch import testing
 
 NWORLD = 4
 NSTEP = 50
+CALM = 1e5  # acceleration
 GEOMETRY = 1e-8  # near a touch, a tendon that wraps around something magnifies rounding
 #: Relative: what two solvers that have converged may differ by.
 PERTURBATION = 1e-9
@@ -323,6 +324,19 @@ def _stateful(rng: np.random.Generator, actuator) -> None:
         actuator.actlimited, actuator.actrange = mujoco.mjtLimited.mjLIMITED_TRUE, [-0.3, 0.4]
 
 
+def calm(mjm: mujoco.MjModel, state: mujoco.MjData) -> bool:
+    """Whether C simulates a state without an explosion: bodies that start deep in each other fly apart.
+
+    An acceleration of a million, right to twelve digits, is wrong by more than what the steps before it differ by.
+    """
+    mjd = testing.copy_state(mjm, state)
+    for _ in range(NSTEP):
+        mujoco.mj_step(mjm, mjd)
+        if np.abs(mjd.qacc).max(initial=0.0) > CALM or mjd.time < state.time:
+            return False
+    return True
+
+
 MODEL = dict(
     seed=st.integers(0, 2**32 - 1),
     nbody=st.integers(2, 8),
@@ -340,5 +354,8 @@ def test_random_model(seed: int, nbody: int, features: frozenset[str], integrato
     for stage in ("forward", "step"):
         report = testing.stage_parity(mjm, stage, states)
         assert [str(error) for error in report.failures if error.error > max(GEOMETRY, error.rtol)] == []
+    states = [state for state in states if calm(mjm, state)]
+    if not states:
+        return
     rollout = testing.rollout_parity(mjm, states, NSTEP, perturbation=PERTURBATION)
     assert rollout.ratio(rollout.horizon()) <= 100.0
