@@ -69,7 +69,7 @@ def _parity(report: Report) -> Iterator[Finding]:
 def _nan(report: Report) -> Iterator[Finding]:
     if report.nan_worlds:
         yield Finding(
-            "nan", f"the state of {report.nan_worlds} of {report.batch} worlds is not finite after the steps"
+            "nan", f"the state of {report.nan_worlds} of {report.batch} worlds was not finite in these steps"
         )
 
 

@@ -64,10 +64,10 @@ def relative_error(got: np.ndarray, expected: np.ndarray) -> float:
     return float(difference.max() / max(1.0, np.abs(np.where(both_nan, 0.0, expected)).max()))
 
 
-def worlds_not_finite(d: mjt.Data) -> int:
-    """Worlds whose state or acceleration holds a NaN or an infinity."""
+def bad_worlds(d: mjt.Data) -> int:
+    """Worlds whose state or acceleration is not finite, or that a step reset since it was not."""
     bad = torch.stack([~torch.isfinite(getattr(d, name)).all(-1) for name in OUTPUT_FIELDS])
-    return int(bad.any(0).sum())
+    return int((bad.any(0) | (d.warning > 0).any(-1)).sum())
 
 
 def _load_state(mjm: mujoco.MjModel, mjd: mujoco.MjData, d: mjt.Data, world: int) -> None:

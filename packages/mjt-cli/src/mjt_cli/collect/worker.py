@@ -221,7 +221,7 @@ def steady(run: Run, scene: scenario.Scene, step: Callable[[mjt.Data], mjt.Data]
     report.steps_per_second = job.batch * rates[0]
     if job.device.startswith("cuda"):
         report.memory.device = torch.cuda.max_memory_allocated(job.device)
-    report.nan_worlds = parity.worlds_not_finite(state[0])
+    report.nan_worlds = parity.bad_worlds(state[0])
     run.phase("time outside kernels")
     report.overhead = measure.overhead(lambda: step(state[0]), job.device, job.backend)
     return state[0]
