@@ -158,7 +158,7 @@ void hessian_solve_op(uint64_t* stack) {
         Work<T>& w = works[g];
         const int64_t world = turn.world + g * kLanes<T>;
         const int count = count_of<T>(turn, g);
-        std::fill(w.shape, w.shape + nb, ~uint64_t(0));
+        find_dense_shape<T>(w.mass, *rows[g], w.shape, nb);
         add_rows<T>(*rows[g], rows[g]->weight, w.mass, w.shape, nb);
         factorize<T>(w.mass, w.inverse, w.panel, w.below, w.shape, nb);
         load_vector<T>(right + world, nv, worlds, count, w.search, nb * kTile);

@@ -45,11 +45,8 @@ void find_shape(const System& s, Work<T>& w) {
   uint64_t last = 0;
   for (int e = 0; e < w.rows.entry_count; ++e) {
     const uint64_t blocks = s.blocks[size_t(w.rows.entries[e].constraint)];
-    if (blocks == last) continue;
+    if (blocks != last) add_blocks(w.shape, blocks, nb);
     last = blocks;
-    for (int i = 0; i < nb; ++i) {
-      if (has_block(blocks, i)) w.shape[i] |= blocks;
-    }
   }
   fill_in(w.shape, nb);
 }

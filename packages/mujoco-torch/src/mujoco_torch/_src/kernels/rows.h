@@ -125,6 +125,28 @@ void row_products(const Rows<T>& rows, const Vec<T>* x, Vec<T>* out, int nb) {
   }
 }
 
+// Adds the tiles of J' D J to the shape of a matrix; `blocks` are those of a row.
+inline void add_blocks(uint64_t* shape, uint64_t blocks, int nb) {
+  for (int i = 0; i < nb; ++i) {
+    if (has_block(blocks, i)) shape[i] |= blocks;
+  }
+}
+
+// The shape of A + J' D J and its factor, of dense A and J.
+template <class T>
+void find_dense_shape(Vec<T>* matrix, const Rows<T>& rows, uint64_t* shape, int nb) {
+  for (int i = 0; i < nb; ++i) {
+    shape[i] = block_bit(i);
+    for (int j = 0; j < i; ++j) {
+      Mask<T> used = {};
+      for (int e = 0; e < kTileSize; ++e) used |= tile(matrix, i, j)[e] != 0;
+      if (any<T>(used)) shape[i] |= block_bit(j);
+    }
+  }
+  for (int k = 0; k < rows.count; ++k) add_blocks(shape, rows.blocks[k], nb);
+  fill_in(shape, nb);
+}
+
 // A += J' diag(change) J, where no row of a world has other tiles than those of the shape of A. (The rows of several
 // worlds in a slot may have.)
 template <class T>
