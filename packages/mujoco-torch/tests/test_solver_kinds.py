@@ -269,7 +269,7 @@ BETWEEN = (
 @pytest.mark.parametrize("kind", ["alone", "pyramids", "all"])
 @pytest.mark.parametrize("dtype", [F64, torch.float32], ids=str)
 def test_several_trees(kind: str, dtype: torch.dtype, idle: float) -> None:
-    """72 dofs of 8 trees, tiles across two trees, and each world with other rows that connect trees, or none that do."""
+    """72 dofs of 8 trees, tiles across two trees; worlds differ in the rows that connect trees, or none do."""
     contacts = tuple((dim, min(sides, 1)) for dim, sides in CONTACTS) if kind == "alone" else CONTACTS
     given = GIVEN if kind == "alone" else tuple(sorted(GIVEN + BETWEEN))
     tolerance = 1e-10 if dtype == F64 else 1e-6
