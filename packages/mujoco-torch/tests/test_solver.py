@@ -371,6 +371,16 @@ def test_hessian_solve_equals_the_reference(nv: int, worlds: int, dtype: torch.d
         assert_same(ops._hessian_solve(*problem), linalg.hessian_solve(*problem))
 
 
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+def test_hessian_solve_of_blocks(dtype: torch.dtype) -> None:
+    """Blocks of 7 that a few rows connect, most of M and J being zero."""
+    M, J, w, b = random_dense(42, 6, 9, dtype)
+    block = torch.arange(42) // 7
+    M = M * (block[:, None] == block)[..., None]
+    J = J * (block % 3 == torch.arange(6)[:, None] % 3)[..., None]
+    assert_same(ops._hessian_solve(M, J, w, b), linalg.hessian_solve(M, J, w, b))
+
+
 def test_hessian_solve_takes_any_strides() -> None:
     problem = random_dense(6, 9, 10)
     strided = (x.movedim(-1, 0).contiguous().movedim(0, -1) for x in problem)

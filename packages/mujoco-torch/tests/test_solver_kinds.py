@@ -40,13 +40,13 @@ KINDS = {
 
 
 def make_system(
-    nv: int = 7, given: tuple = (), contacts: tuple = (), seed: int = 0, **options: Any
+    nv: int = 7, given: tuple = (), contacts: tuple = (), seed: int = 0, trees: int = 1, **options: Any
 ) -> System:
-    """A chain with a branch, and random dofs that move the contacts."""
+    """Trees of as many dofs, each a chain (the first with a branch), and random dofs that move the contacts."""
     rng = np.random.default_rng(seed)
     rows: list[tuple[int, ...]] = []
     for i in range(nv):
-        rows.append((*(rows[i - 1 - (i == 4)] if i else ()), i))
+        rows.append((*(rows[i - 1 - (i == 4)] if i % (nv // trees) else ()), i))
 
     def side() -> tuple:
         dofs = rows[rng.integers(nv)]
@@ -251,11 +251,47 @@ def test_kernel_equals_the_reference(kind: str, solver: int, dtype: torch.dtype)
         (qacc, qfrc, niter), expected = operator(system, p), reference(system, p)
         if dtype == F64:
             assert niter.tolist() == expected[2].tolist()
-        limit = {F64: 1e-8, torch.float32: 2e-3}[dtype]
+        # Conjugate gradients in float32 stop some 2e-3 away from the optimum, not always after as many iterations.
+        limit = {F64: 1e-8, torch.float32: 2e-3 if solver == NEWTON else 4e-3}[dtype]
         if options and dtype == torch.float32:
             continue  # rounding may turn a search that is cut short
         for x, y in zip((qacc, qfrc), expected[:2], strict=True):
             assert ((x - y).abs() / y.abs().amax(0).clamp_min(1)).max() < limit
+
+
+BETWEEN = (
+    (RowKind.EQUALITY, (3, 40)), (RowKind.FRICTION, (20, 60)), (RowKind.LIMIT, (71,)), (RowKind.LIMIT, (9, 50, 71)),
+)  # fmt: skip
+"""Given rows of dofs of several trees."""
+
+
+@pytest.mark.parametrize("idle", [0.0, 0.8])
+@pytest.mark.parametrize("kind", ["alone", "pyramids", "all"])
+@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=str)
+def test_several_trees(kind: str, dtype: torch.dtype, idle: float) -> None:
+    """72 dofs of 8 trees, tiles across two trees; worlds differ in the rows that connect trees, or none do."""
+    contacts = tuple((dim, min(sides, 1)) for dim, sides in CONTACTS) if kind == "alone" else CONTACTS
+    given = GIVEN if kind == "alone" else tuple(sorted(GIVEN + BETWEEN))
+    tolerance = 1e-10 if dtype == F64 else 1e-6
+    system = make_system(
+        72, given=given, contacts=5 * contacts, trees=8, cone=int(kind == "all"), tolerance=tolerance
+    )
+    p = {name: x.to(dtype) for name, x in make_problem(system, 19, seed=1, idle=idle).items()}
+    (qacc, qfrc, niter), expected = operator(system, p), reference(system, p)
+    if dtype == F64:
+        assert niter.tolist() == expected[2].tolist()
+    for x, y in zip((qacc, qfrc), expected[:2], strict=True):
+        assert ((x - y).abs() / y.abs().amax(0).clamp_min(1)).max() < {F64: 1e-9, torch.float32: 1e-3}[dtype]
+
+
+def test_trees_do_not_see_each_other() -> None:
+    """Where nothing connects two trees, the acceleration of one is the same with and without rows of the other."""
+    system = make_system(18, given=((RowKind.LIMIT, (2,)), (RowKind.LIMIT, (16,))), trees=2)
+    p = make_problem(system, 9, idle=0.0)
+    without = {**p, "given_D": p["given_D"] * torch.tensor([[1.0], [0.0]], dtype=F64)}
+    both, alone = solve(system, **p)[0], solve(system, **without)[0]
+    torch.testing.assert_close(both[:9], alone[:9], rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(both[9:], alone[9:])
 
 
 @pytest.mark.parametrize("kind", ["pyramids", "all"])

@@ -186,11 +186,17 @@ inline void add_cone(Rows<T>& rows, const Factors<T>& f, int64_t constraint, int
   for (int64_t r = 0; r < count; ++r) rows.damping[slot + r][lane] = f.damping[s.ngiven + first + r];
 }
 
-// Before the cones: they start at the same slot in all worlds.
+// All worlds go on with the same slot, a new one.
+template <class T>
+inline void align_worlds(Rows<T>& rows) {
+  for (int& filled : rows.filled) filled = rows.count;
+}
+
+// Before the cones.
 template <class T>
 inline void start_cones(Rows<T>& rows) {
   rows.plain = rows.count;
-  for (int& filled : rows.filled) filled = rows.count;
+  align_worlds<T>(rows);
 }
 
 // Lists the constraints with weight of each group of a turn, and asks for what makes them.
@@ -206,6 +212,9 @@ void list_rows(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups) {
   for (size_t o = 0; o < total; ++o) {
     if (o == plain) {
       for (int g = 0; g < turn.groups; ++g) start_cones<T>(*groups[g]);
+    }
+    if (s.fresh[o]) {
+      for (int g = 0; g < turn.groups; ++g) align_worlds<T>(*groups[g]);
     }
     const int64_t i = s.order[o], ahead = o + kAhead < total ? s.order[o + kAhead] : i;
     for (int g = 0; g < turn.groups; ++g) {

@@ -158,10 +158,11 @@ void hessian_solve_op(uint64_t* stack) {
         Work<T>& w = works[g];
         const int64_t world = turn.world + g * kLanes<T>;
         const int count = count_of<T>(turn, g);
-        add_rows<T>(*rows[g], rows[g]->weight, w.mass, nb);
-        factorize<T>(w.mass, w.inverse, w.panel, nb);
+        find_dense_shape<T>(w.mass, *rows[g], w.shape, nb);
+        add_rows<T>(*rows[g], rows[g]->weight, w.mass, w.shape, nb);
+        factorize<T>(w.mass, w.inverse, w.panel, w.below, w.shape, nb);
         load_vector<T>(right + world, nv, worlds, count, w.search, nb * kTile);
-        substitute<T>(w.mass, w.inverse, w.search, nb);
+        substitute<T>(w.mass, w.inverse, w.search, w.shape, nb);
         store_vector<T>(x + world, w.search, nv, worlds, count);
       }
     });

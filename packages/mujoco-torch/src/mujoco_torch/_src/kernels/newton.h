@@ -25,16 +25,37 @@ template <class T>
 struct Work {
   Vec<T> *mass, *sum, *hessian, *inverse, *panel, *force, *qacc, *smooth, *momentum, *grad, *search, *search_momentum;
   Vec<T>*solved, *old_grad, *old_solved;  // M^-1 grad; both before a step of conjugate gradients
-  Vec<T>* sparse;  // M as it comes
+  Vec<T>* sparse;   // M as it comes
+  uint64_t* shape;  // of mass, sum and hessian, with the hessian's fill-in
+  int* below;       // scratch of factorize()
   Arms<T> arms;
   Rows<T> rows;
 };
+
+// Where H = M + J' S J of a group may be other than zero, whatever rows are stiff.
+template <class T>
+void find_shape(const System& s, Work<T>& w) {
+  const int nb = tiles(s.nv);
+  for (int i = 0; i < nb; ++i) w.shape[i] = block_bit(i);
+  for (int64_t i = 0; i < s.nv; ++i) {
+    for (int64_t e = s.M_rowadr[i]; e < s.M_rowadr[i] + s.M_rownnz[i]; ++e) {
+      w.shape[i / kTile] |= block_bit(int(s.M_colind[e] / kTile));
+    }
+  }
+  uint64_t last = 0;
+  for (int e = 0; e < w.rows.entry_count; ++e) {
+    const uint64_t blocks = s.blocks[size_t(w.rows.entries[e].constraint)];
+    if (blocks != last) add_blocks(w.shape, blocks, nb);
+    last = blocks;
+  }
+  fill_in(w.shape, nb);
+}
 
 // M (nC, B) of a group as it comes, and as tiles padded with an identity.
 template <class T>
 void pack_mass(const System& s, const T* mass, int64_t worlds, int64_t world, int count, Work<T>& w) {
   const int nb = tiles(s.nv);
-  std::memset(w.mass, 0, matrix_size(nb) * sizeof(Vec<T>));
+  clear_tiles(w.mass, w.shape, nb);
   for (int64_t i = s.nv; i < int64_t(nb) * kTile; ++i) {
     tile(w.mass, int(i / kTile), int(i / kTile))[(i % kTile) * (kTile + 1)] = fill<T>(T(1));
   }
@@ -44,8 +65,8 @@ void pack_mass(const System& s, const T* mass, int64_t worlds, int64_t world, in
       const Vec<T> x = load<T>(mass + e * worlds + world, count);
       w.sparse[e] = x;
       Vec<T>* block = tile(w.mass, int(i / kTile), int(j / kTile));
-      block[(j % kTile) * kTile + i % kTile] = x;
-      if (i / kTile == j / kTile) block[(i % kTile) * kTile + j % kTile] = x;
+      block[(i % kTile) * kTile + j % kTile] = x;
+      if (i / kTile == j / kTile) block[(j % kTile) * kTile + i % kTile] = x;
     }
   }
 }
@@ -89,15 +110,15 @@ constexpr T kHagerZhang = T(0.01);
 // The factor of M to w.hessian.
 template <class T>
 void factorize_mass(Work<T>& w, int nb) {
-  std::memcpy(w.hessian, w.mass, matrix_size(nb) * sizeof(Vec<T>));
-  factorize<T>(w.hessian, w.inverse, w.panel, nb);
+  copy_tiles(w.hessian, w.mass, w.shape, nb);
+  factorize<T>(w.hessian, w.inverse, w.panel, w.below, w.shape, nb);
 }
 
 // M^-1 grad to w.solved, with the factor at hand.
 template <class T>
 void solve_mass(Work<T>& w, int nb) {
   std::memcpy(w.solved, w.grad, nb * kTile * sizeof(Vec<T>));
-  substitute<T>(w.hessian, w.inverse, w.solved, nb);
+  substitute<T>(w.hessian, w.inverse, w.solved, w.shape, nb);
 }
 
 // Worlds in which the gradient and the duality gap 1/2 g' M^-1 g prove that the start is good enough.
@@ -124,15 +145,15 @@ void newton_direction(Work<T>& w, Mask<T> done, int nb) {
   }
   for (int k = rows.plain; k < rows.count; ++k) rows.rate[k] = Vec<T>{};
   if (sizeof(T) == 4 && any<T>(left)) {  // taking a stiff row out again leaves its rounding, too much in float32
-    std::memcpy(w.sum, w.mass, matrix_size(nb) * sizeof(Vec<T>));
+    copy_tiles(w.sum, w.mass, w.shape, nb);
     for (int k = 0; k < rows.plain; ++k) rows.rate[k] = rows.stiffness[k];
   }
-  add_rows<T>(rows, rows.rate, w.sum, nb);
-  std::memcpy(w.hessian, w.sum, matrix_size(nb) * sizeof(Vec<T>));
-  if (general && rows.count > rows.plain) add_cones<T>(rows, w.hessian, nb);
-  factorize<T>(w.hessian, w.inverse, w.panel, nb);
+  add_rows<T>(rows, rows.rate, w.sum, w.shape, nb);
+  copy_tiles(w.hessian, w.sum, w.shape, nb);
+  if (general && rows.count > rows.plain) add_cones<T>(rows, w.hessian, w.shape, nb);
+  factorize<T>(w.hessian, w.inverse, w.panel, w.below, w.shape, nb);
   for (int i = 0; i < nb * kTile; ++i) w.search[i] = -w.grad[i];
-  substitute<T>(w.hessian, w.inverse, w.search, nb);
+  substitute<T>(w.hessian, w.inverse, w.search, w.shape, nb);
 }
 
 // The next direction of conjugate gradients, by Hager and Zhang's formula: newton.py, _conjugate_direction.
@@ -177,7 +198,7 @@ Mask<T> iterate(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
   done |= certified<T>(w, scale, done, tolerance, nb);
   const bool newton = !general || s.solver == kNewton;
   if (newton) {
-    std::memcpy(w.sum, w.mass, matrix_size(nb) * sizeof(Vec<T>));
+    copy_tiles(w.sum, w.mass, w.shape, nb);
     for (int k = 0; k < rows.plain; ++k) rows.stiffness[k] = Vec<T>{};
   } else if (any<T>(~done)) {
     factorize_mass<T>(w, nb);
@@ -244,6 +265,7 @@ void solve_turn(const Problem<T>& p, Work<T>* works, const Turn& turn) {
     const int count = count_of<T>(turn, g);
     Mask<T> niter = {};
     if (rows[g]->count) {
+      find_shape<T>(s, w);
       pack_mass<T>(s, p.mass, p.worlds, world, count, w);
       niter = iterate<T, general>(p, w, world, count);
     } else {

@@ -102,7 +102,7 @@ Vec<T> row_cost(const Rows<T>& rows, const Vec<T>* residual) {
 
 // A += J' S J, with S the second derivative of the cost of cones: a row along the cone's side, and rows across it.
 template <class T>
-void add_cones(Rows<T>& rows, Vec<T>* target, int nb) {
+void add_cones(Rows<T>& rows, Vec<T>* target, const uint64_t* shape, int nb) {
   const size_t stride = size_t(nb) * kTile;
   Vec<T>* const weight = rows.rate + rows.plain;
   for (int c = 0; c < cones<T>(rows); ++c) {
@@ -128,7 +128,7 @@ void add_cones(Rows<T>& rows, Vec<T>* target, int nb) {
   made.jac = rows.bent;
   made.blocks = rows.blocks + rows.plain;
   made.count = rows.count - rows.plain;
-  add_rows<T>(made, weight, target, nb);
+  add_rows<T>(made, weight, target, shape, nb);
 }
 
 // Before a line search: what the cost of each cone along the line is made of.

@@ -55,10 +55,6 @@ struct Rows {
   int filled[kLanes<T>];  // slots of each world
 };
 
-inline uint64_t block_bit(int block) { return uint64_t(1) << (block & 63); }
-
-inline bool has_block(uint64_t blocks, int block) { return blocks & block_bit(block); }
-
 template <class T>
 void clear(Rows<T>& rows) {
   rows.count = rows.plain = rows.entry_count = 0;
@@ -129,9 +125,32 @@ void row_products(const Rows<T>& rows, const Vec<T>* x, Vec<T>* out, int nb) {
   }
 }
 
-// A += J' diag(change) J
+// Adds the tiles of J' D J to the shape of a matrix; `blocks` are those of a row.
+inline void add_blocks(uint64_t* shape, uint64_t blocks, int nb) {
+  for (int i = 0; i < nb; ++i) {
+    if (has_block(blocks, i)) shape[i] |= blocks;
+  }
+}
+
+// The shape of A + J' D J and its factor, of dense A and J.
 template <class T>
-void add_rows(Rows<T>& rows, const Vec<T>* change, Vec<T>* target, int nb) {
+void find_dense_shape(Vec<T>* matrix, const Rows<T>& rows, uint64_t* shape, int nb) {
+  for (int i = 0; i < nb; ++i) {
+    shape[i] = block_bit(i);
+    for (int j = 0; j < i; ++j) {
+      Mask<T> used = {};
+      for (int e = 0; e < kTileSize; ++e) used |= tile(matrix, i, j)[e] != 0;
+      if (any<T>(used)) shape[i] |= block_bit(j);
+    }
+  }
+  for (int k = 0; k < rows.count; ++k) add_blocks(shape, rows.blocks[k], nb);
+  fill_in(shape, nb);
+}
+
+// A += J' diag(change) J, where no row of a world has other tiles than those of the shape of A. (The rows of several
+// worlds in a slot may have.)
+template <class T>
+void add_rows(Rows<T>& rows, const Vec<T>* change, Vec<T>* target, const uint64_t* shape, int nb) {
   int active = 0;
   for (int k = 0; k < rows.count; ++k) {
     if (any<T>(change[k] != 0)) rows.active[active++] = k;
@@ -150,6 +169,7 @@ void add_rows(Rows<T>& rows, const Vec<T>* change, Vec<T>* target, int nb) {
     }
     uint64_t touched = 0;
     for (int s = 0; s < spans; ++s) touched |= rows.spans[s].blocks;
+    touched &= shape[i];
     for (int j = 0; j <= i; ++j) {
       if (!has_block(touched, j)) continue;
       Vec<T>* out = tile(target, i, j);
@@ -158,9 +178,7 @@ void add_rows(Rows<T>& rows, const Vec<T>* change, Vec<T>* target, int nb) {
       for (int s = 0; s < spans; ++s) {
         if (!has_block(rows.spans[s].blocks, j)) continue;
         for (int h = rows.spans[s].first; h < rows.spans[s].last; ++h) {
-          const Vec<T>* left = rows.scaled + h * kTile;
-          const Vec<T>* right = rows.hits[h] + j * kTile;
-          add_outer(acc, left, right);
+          add_outer(acc, rows.hits[h] + j * kTile, rows.scaled + h * kTile);
         }
       }
       for (int e = 0; e < kTileSize; ++e) out[e] = acc[e];

@@ -58,6 +58,7 @@ struct System {
   std::vector<Column> columns;
   std::vector<uint64_t> blocks;  // tile columns of J that a constraint touches
   std::vector<int> order;        // of filling the slots: cones last
+  std::vector<bool> fresh;       // at each place of the order: whether other trees are touched than before it
   int64_t cones = 0;
 
   explicit System(const SystemSpec& s)
@@ -77,6 +78,7 @@ struct System {
 
   int64_t nC() const { return nv ? M_rowadr[nv - 1] + M_rownnz[nv - 1] : 0; }
   int64_t constraints() const { return ngiven + contacts; }
+  int64_t root(int64_t dof) const { return M_colind[size_t(M_rowadr[size_t(dof)])]; }  // of the dofs that carry it
   bool is_cone(int64_t constraint) const {
     const int64_t contact = constraint - ngiven;
     return cone && contact >= 0 && contact_row[size_t(contact) + 1] - contact_row[size_t(contact)] > 1;
@@ -87,25 +89,33 @@ struct System {
   int64_t slots() const { return cones ? constraints() - cones + cone_slots() : ngiven + rows; }
   int64_t cone_slots() const { return cones * axes; }
 
-  // Constraints of many blocks first, so that the worlds' rows in a slot are alike (humanoid: the slots of a group then
-  // add to 340 tiles of H in all, in the order of rows to 410).
+  // Constraints of the same trees together, so that a slot holds rows of no others: rows of four humanoids, mixed, would
+  // make a slot as wide as all of them. Of these those of many blocks first, so that the worlds' rows in a slot are
+  // alike (one humanoid: the slots of a group then add to 340 tiles of H in all, in the order of rows to 410).
   template <class Bit>
   void list_blocks(const Bit& block_bit) {
     blocks.assign(size_t(constraints()), 0);
+    std::vector<uint64_t> trees(blocks.size(), 0);  // a bit for the root of each, roots 64 apart share one
+    const auto touch = [&](int64_t constraint, int64_t dof) {
+      blocks[size_t(constraint)] |= block_bit(dof);
+      trees[size_t(constraint)] |= uint64_t(1) << (root(dof) & 63);
+    };
     for (int64_t r = 0; r < ngiven; ++r) {
-      for (int64_t e = given_start[r]; e < given_start[r + 1]; ++e) blocks[r] |= block_bit(given_dof[e]);
+      for (int64_t e = given_start[r]; e < given_start[r + 1]; ++e) touch(r, given_dof[e]);
     }
     for (int64_t c = 0; c < contacts; ++c) {
       for (int64_t e = column_start[side_start[c]]; e < column_start[side_start[c + 1]]; ++e) {
-        blocks[ngiven + c] |= block_bit(columns[e].dof);
+        touch(ngiven + c, columns[size_t(e)].dof);
       }
     }
     order.resize(blocks.size());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [this](int a, int b) {
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
       if (is_cone(a) != is_cone(b)) return is_cone(b);
+      if (trees[a] != trees[b]) return trees[a] < trees[b];
       return __builtin_popcountll(blocks[a]) > __builtin_popcountll(blocks[b]);
     });
+    for (size_t o = 0; o < order.size(); ++o) fresh.push_back(o > 0 && trees[order[o]] != trees[order[o - 1]]);
   }
 };
 

@@ -56,6 +56,8 @@ Work<T> lay_out(Arena& arena, int64_t nv, int64_t nC, int64_t nefc, int64_t cone
   w.sum = arena.take<Vec<T>>(matrix_size(nb));
   w.hessian = arena.take<Vec<T>>(matrix_size(nb));
   w.panel = arena.take<Vec<T>>(padded * kTile);
+  w.shape = arena.take<uint64_t>(size_t(nb));
+  w.below = arena.take<int>(size_t(nb));
   for (Vec<T>** x : {&w.inverse, &w.force, &w.qacc, &w.smooth, &w.momentum, &w.grad, &w.search, &w.search_momentum,
                      &w.solved, &w.old_grad, &w.old_solved}) {
     *x = arena.take<Vec<T>>(padded);
