@@ -53,6 +53,9 @@ from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, new_da
 BLOCK = 256
 """Worlds in a block, unless there are fewer."""
 
+SMALLEST_SHARE = 32
+"""Worlds that are worth a thread of their own: four registers of float64."""
+
 Inside = Callable[[InsideModel, InsideData], InsideData]
 Values = dict[str, Tensor]
 
@@ -404,7 +407,10 @@ class _Engine:
         block = self._sizes.get((m.topology.digest, m.dtype))
         if block is None:
             block = self._sizes[m.topology.digest, m.dtype] = self.block_size(m, d)
-        block = min(block, d.batch_size[0] if d.batch_size else 1)
+        nworld = d.batch_size[0] if d.batch_size else 1
+        block = min(block, nworld)
+        if not self.block:  # every thread gets a block, if it is not too small to be worth it
+            block = min(block, max(SMALLEST_SHARE, -(-nworld // torch.get_num_threads())))
         key = (m.topology.digest, m.dtype, block, keep)
         if key not in self._steppers:
             self._steppers[key] = _Stepper(m, keep, block, self.mode)
@@ -456,8 +462,8 @@ def compile(
     """A compiled ``step`` or ``rollout``: in blocks of worlds on a CPU, one graph on a GPU.
 
     ``compile(step)`` is called like ``step``: ``(m, d, nsteps=1)``; ``compile(rollout)`` like ``rollout``. Each model,
-    dtype and, below ``block`` worlds, each number of worlds is compiled once, at its first call; the number of steps,
-    and the number of worlds above ``block``, do not matter.
+    dtype and, below ``block`` worlds for each thread, each number of worlds is compiled once, at its first call; the
+    number of steps, and the number of worlds above that, do not matter.
 
     Where gradients or ``torch.func`` transforms are asked for, and where the C++ wrapper cannot be built (a warning
     says why), a call runs as ``torch.compile(fn, fullgraph=True)`` would.
