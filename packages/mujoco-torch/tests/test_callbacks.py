@@ -1,4 +1,4 @@
-"""A user's control and passive forces in the step, against MuJoCo C with the same callbacks."""
+"""A user's control, passive forces and actuators in the step, against MuJoCo C with the same callbacks."""
 
 import pickle
 
@@ -62,15 +62,16 @@ def put(mjm: mujoco.MjModel, dtype: torch.dtype = torch.float64, **callbacks):
     return m, mjt.put_data(m, mjds), mjds
 
 
-def run_c(mjm: mujoco.MjModel, mjds: list[mujoco.MjData], function, *, control=None, passive=None) -> None:
-    mujoco.set_mjcb_control(control)
-    mujoco.set_mjcb_passive(passive)
+def run_c(mjm: mujoco.MjModel, mjds: list[mujoco.MjData], function, **callbacks) -> None:
+    """C with callbacks by name, which are removed again."""
     try:
+        for name, callback in callbacks.items():
+            getattr(mujoco, f"set_mjcb_{name}")(callback)
         for mjd in mjds:
             function(mjm, mjd)
     finally:
-        mujoco.set_mjcb_control(None)
-        mujoco.set_mjcb_passive(None)
+        for name in callbacks:
+            getattr(mujoco, f"set_mjcb_{name}")(None)
 
 
 def assert_equal_c(
@@ -297,3 +298,247 @@ def test_models_are_told_apart_by_their_callbacks() -> None:
     assert with_drag.topology is not without.topology
     assert put(mjm, mjcb_passive=lambda m, d: drag(m, d))[0].topology is not with_drag.topology
     assert pickle.loads(pickle.dumps(with_drag)).topology is with_drag.topology
+
+
+# ------------------------------------------------------------------------------------------- actuators of type user
+
+
+USERS = """
+<mujoco>
+  <option timestep="0.004" {option}><flag {flags}/></option>
+  <worldbody>
+    <body pos="0 0 1">
+      <joint name="a" axis="0 1 0" damping="0.1"/>
+      <geom type="capsule" size="0.05" fromto="0 0 0 0.3 0 0"/>
+      <site name="s" pos="0.1 0 0"/>
+      <body pos="0.3 0 0">
+        <joint name="b" type="ball" damping="0.1"/>
+        <geom type="capsule" size="0.05" fromto="0 0 0 0.3 0 0"/>
+      </body>
+    </body>
+  </worldbody>
+  <tendon>
+    <fixed name="t" actuatorfrclimited="true" actuatorfrcrange="-0.4 0.4"><joint joint="a" coef="0.5"/></fixed>
+  </tendon>
+  <actuator>
+    <orientation joint="b" kp="0.3"/>
+    <general name="all" joint="a" dyntype="user" gaintype="user" biastype="user" gear="0.4"/>
+    <general name="dyn" joint="a" dyntype="user" gainprm="0.3" actlimited="true" actrange="-0.2 0.1"/>
+    <general name="early" joint="a" dyntype="user" gaintype="user" actearly="true" gear="0.3"/>
+    <general name="gain" tendon="t" gaintype="user" gainprm="1 2 3" biastype="affine" biasprm="0 -1 -0.2"
+      ctrllimited="true" ctrlrange="-0.1 0.1"/>
+    <general name="bias" site="s" gaintype="affine" gainprm="0.1 0.1 -0.3" biastype="user" biasprm="1 2 3"
+      gear="0 0 1 0 0 0" forcelimited="true" forcerange="-0.3 0.3"/>
+    <general name="filter" joint="a" dyntype="filter" dynprm="0.1" gaintype="user" gear="0.3"/>
+    <general name="off" group="2" joint="a" dyntype="user" gaintype="user" biastype="user"/>
+    <position joint="a" kp="0.5"/>
+  </actuator>
+</mujoco>
+"""
+FIRST = 2  # the output of actuator i > 0 is i + 2, since the first actuator has three
+ACTUATOR_STATE = ("qpos", "qvel", "act", "act_dot", "actuator_force", "qfrc_actuator")
+
+
+def users(option: str = "", flags: str = "", off: bool = True) -> mujoco.MjModel:
+    flags = flags or 'energy="disable"'
+    option += ' actuatorgroupdisable="2"' if off else ""
+    return testing.converged(mujoco.MjModel.from_xml_string(USERS.format(option=option, flags=flags)))
+
+
+def spread(m: mjt.Model, x: torch.Tensor) -> torch.Tensor:
+    """Numbers for all actuators from one, (nworld,)."""
+    return x.unsqueeze(-1) * torch.arange(1, m.nactuator + 1, dtype=x.dtype, device=x.device)
+
+
+def dyn(m: mjt.Model, d: mjt.Data) -> torch.Tensor:
+    return spread(m, 2.0 * d.qvel[:, 0] - d.ctrl[:, 3] + d.act[:, 0] - d.xpos[:, 2, 2])
+
+
+def c_dyn(m: mujoco.MjModel, d: mujoco.MjData, i: int) -> float:
+    return (i + 1) * (2.0 * d.qvel[0] - d.ctrl[3] + d.act[0] - d.xpos[2, 2])
+
+
+def gain(m: mjt.Model, d: mjt.Data) -> torch.Tensor:
+    """Of the rates that the dynamics gave, too; NaN where it is not used."""
+    value = 0.2 * spread(m, torch.cos(d.actuator_velocity[:, 4]) + 0.1 * d.act_dot[:, 1])
+    used = torch.as_tensor(m.user_gain_mask.flatten() > 0)
+    return torch.where(used, value, torch.nan)
+
+
+def c_gain(m: mujoco.MjModel, d: mujoco.MjData, i: int) -> float:
+    return 0.2 * (i + 1) * (np.cos(d.actuator_velocity[4]) + 0.1 * d.act_dot[1])
+
+
+def bias(m: mjt.Model, d: mjt.Data) -> torch.Tensor:
+    """Damping of each of those that have one output."""
+    last = d.actuator_velocity[:, FIRST:]
+    return torch.sin(d.time).unsqueeze(-1) - 0.3 * last * last.abs()
+
+
+def c_bias(m: mujoco.MjModel, d: mujoco.MjData, i: int) -> float:
+    v = d.actuator_velocity[FIRST + i]
+    return np.sin(d.time) - 0.3 * v * abs(v)
+
+
+USER = {"mjcb_act_dyn": dyn, "mjcb_act_gain": gain, "mjcb_act_bias": bias}
+C_USER = {"act_dyn": c_dyn, "act_gain": c_gain, "act_bias": c_bias}
+
+
+@pytest.mark.parametrize("flags", ["", 'actuation="disable"', 'clampctrl="disable"'])
+@pytest.mark.parametrize("off", [False, True])
+def test_user_actuators_act_as_in_c(flags: str, off: bool) -> None:
+    """Dynamics, gains and biases: forces, rates and accelerations, with and without a disabled group."""
+    mjm = users(flags=flags, off=off)
+    m, d, mjds = put(mjm, **USER)
+    run_c(mjm, mjds, mujoco.mj_forward, **C_USER)
+    after = mjt.forward(m, d)
+    assert_equal_c(after, mjds, ("act_dot", "actuator_force", "qfrc_actuator"), rtol=1e-10)
+    assert_equal_c(after, mjds, ("qacc",), rtol=1e-6)
+
+
+@pytest.mark.parametrize("integrator", ["Euler", "implicit", "implicitfast", "RK4"])
+@pytest.mark.parametrize("flags", ["", 'autoreset="disable"'])
+def test_steps_of_user_actuators_are_those_of_c(integrator: str, flags: str) -> None:
+    """Activations by Euler's rule; implicit integration knows nothing of how user forces change with velocity."""
+    mjm = users(f'integrator="{integrator}"', flags)
+    m, d, mjds = put(mjm, **USER)
+    for _ in range(5):
+        d = mjt.step(m, d)
+        run_c(mjm, mjds, mujoco.mj_step, **C_USER)
+    assert_equal_c(d, mjds, ACTUATOR_STATE[: 3 if integrator == "RK4" else None])
+
+
+def test_a_bad_world_is_reset_under_its_user_actuators(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mjm = users()
+    m, d, mjds = put(mjm, **USER)
+    d.qfrc_applied[1, 0], mjds[1].qfrc_applied[0] = torch.nan, np.nan
+    run_c(mjm, mjds, mujoco.mj_step, **C_USER)
+    assert_equal_c(mjt.step(m, d), mjds, ("qpos", "qvel", "act", "time"))
+
+
+def test_the_stage_of_actuation_alone_calls_user_actuators() -> None:
+    """They see what the stage reads."""
+    mjm = users()
+    m, d, mjds = put(
+        mjm, mjcb_act_dyn=lambda m, d: spread(m, d.qvel[:, 0]), mjcb_act_gain=gain, mjcb_act_bias=bias
+    )
+    c_callbacks = C_USER | {"act_dyn": lambda m, d, i: (i + 1) * d.qvel[0]}
+    run_c(mjm, mjds, mujoco.mj_forward, **c_callbacks)
+    after = mjt.fwd_actuation(m, mjt.fwd_velocity(m, mjt.fwd_position(m, d)))
+    assert_equal_c(after, mjds, ("act_dot", "actuator_force", "qfrc_actuator"), rtol=1e-10)
+
+
+def test_user_actuators_compiled_mapped_float32_and_one_world() -> None:
+    mjm = users('integrator="implicitfast"')
+    m, d, _ = put(mjm, **USER)
+    expected = mjt.step(m, d)
+    step = torch.compile(mjt.step, backend="aot_eager", fullgraph=True)
+    compiled, one = step(m, d), mjt.step(m, d[1])
+    mapped = torch.vmap(lambda d: tuple(mjt.step(m, d).get(name) for name in ACTUATOR_STATE))(d)
+    m32, d32, _ = put(mjm, torch.float32, **USER)
+    single = mjt.step(m32, d32)
+    for name, value in zip(ACTUATOR_STATE, mapped, strict=True):
+        torch.testing.assert_close(compiled.get(name), expected.get(name), rtol=0, atol=1e-12)
+        torch.testing.assert_close(value, expected.get(name), rtol=0, atol=1e-12)
+        torch.testing.assert_close(one.get(name), expected.get(name)[1], rtol=0, atol=1e-12)
+        torch.testing.assert_close(single.get(name).double(), expected.get(name), rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_flow_through_user_actuators() -> None:
+    """Also where the callback gives NaN for an actuator that is not of type user."""
+    m, d, _ = put(users(), **USER)
+
+    def after(qvel: torch.Tensor, act: torch.Tensor, ctrl: torch.Tensor) -> torch.Tensor:
+        d1 = mjt.step(m, d.replace(qvel=qvel, act=act, ctrl=ctrl))
+        return torch.cat((d1.qvel, d1.act), -1)
+
+    inputs = [x.clone().requires_grad_() for x in (d.qvel, d.act, d.ctrl)]
+    assert torch.autograd.gradcheck(after, inputs, eps=1e-6, atol=1e-5, fast_mode=True)
+
+
+class Gain(torch.nn.Module):
+    """A gain for each actuator, to be found."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.value = torch.nn.Parameter(torch.linspace(0.05, 0.25, count, dtype=torch.float64))
+
+    def forward(self, m: mjt.Model, d: mjt.Data) -> torch.Tensor:
+        return self.value * (1.0 + d.actuator_length[:, -1:])
+
+
+def test_modules_for_user_actuators_learn_beside_others() -> None:
+    """Each callback is handed its own tensors; actuators that are not of type user get no gradient."""
+    mjm = users(off=False)
+    friction = Friction()
+    friction.rate = torch.nn.Parameter(torch.full((4,), 0.1, dtype=torch.float64))
+    modules = {
+        "mjcb_act_gain": Gain(mjm.nactuator),
+        "mjcb_passive": friction,
+        "mjcb_act_bias": Gain(mjm.nactuator),
+    }
+    m, d, _ = put(mjm, mjcb_act_dyn=dyn, **modules)
+    weights = [w for module in modules.values() for w in module.parameters()]
+
+    def loss() -> torch.Tensor:
+        return mjt.step(m, mjt.step(m, d)).qvel.square().sum()
+
+    slopes = torch.autograd.grad(loss(), weights)
+    user = [
+        mjm.actuator_gaintype == mujoco.mjtGain.mjGAIN_USER,
+        mjm.actuator_biastype == mujoco.mjtBias.mjBIAS_USER,
+    ]
+    assert [(slopes[i] != 0).tolist() for i in (0, 2)] == [x.tolist() for x in user]
+    for weight, slope in zip(weights, slopes, strict=True):
+        with torch.no_grad():
+            before = loss()
+            weight[1] += 1e-5
+            after = loss()
+        torch.testing.assert_close((after - before) / 1e-5, slope[1], rtol=1e-3, atol=1e-6)
+
+
+def test_user_actuators_run_in_blocks(monkeypatch) -> None:
+    """The pieces of ``mujoco_torch.compile`` (run uncompiled)."""
+    monkeypatch.setattr(torch, "compile", lambda fn, **_: fn)
+    for integrator in ("Euler", "RK4"):
+        m, d, _ = put(users(f'integrator="{integrator}"'), **USER)
+        after, expected = mjt.compile(mjt.step)(m, d, 2), mjt.step(m, d, 2)
+        for name in ("qpos", "qvel", "act"):
+            torch.testing.assert_close(after.get(name), expected.get(name), rtol=0, atol=1e-12)
+
+
+ELEMENTS = {
+    "mjcb_act_dyn": ("actuator-dynamics", ("all", "dyn", "early", "off")),
+    "mjcb_act_gain": ("actuator-gain", ("all", "early", "gain", "filter", "off")),
+    "mjcb_act_bias": ("actuator-bias", ("all", "bias", "off")),
+}
+
+
+@pytest.mark.parametrize("missing", ELEMENTS)
+def test_a_user_actuator_without_its_callback_is_refused_by_name(missing: str) -> None:
+    """And the message names the argument; ``check`` alone knows of no callbacks."""
+    mjm = users()
+    assert [finding.feature for finding in mjt.check(mjm)] == [feature for feature, _ in ELEMENTS.values()]
+    with pytest.raises(mjt.UnsupportedModelError, match=f"give put_model {missing}") as error:
+        mjt.put_model(mjm, **{name: f for name, f in USER.items() if name != missing})
+    (finding,) = error.value.findings
+    feature, names = ELEMENTS[missing]
+    assert (finding.feature, finding.elements) == (feature, tuple(f"actuator '{name}'" for name in names))
+
+
+def test_user_dynamics_of_several_activations_are_refused() -> None:
+    """C's callback does not return their rates, but writes them."""
+    xml = USERS.format(option="", flags="").replace('name="dyn"', 'name="dyn" actdim="2"')
+    with pytest.raises(
+        mjt.UnsupportedModelError, match=r"several activations are not simulated \(actuator 'dyn'\)"
+    ):
+        mjt.put_model(mujoco.MjModel.from_xml_string(xml), **USER)
+
+
+@pytest.mark.parametrize("name", USER)
+def test_what_a_user_actuator_cannot_use_is_named(name: str) -> None:
+    mjm = users(flags='autoreset="disable"')
+    m, d, _ = put(mjm, **USER | {name: lambda m, d: d.qvel})
+    with pytest.raises(mjt.StateError, match=rf"{name} returned \(4, 4\) .* for the actuators; .* \(4, 9\)"):
+        mjt.step(m, d)

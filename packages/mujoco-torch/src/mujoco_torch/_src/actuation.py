@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from mujoco_torch._src import callbacks
 from mujoco_torch._src.components import Components
 from mujoco_torch._src.history import next_history, read_ctrl
 from mujoco_torch._src.motor import motor_drag, motor_dynamics, motor_force, next_bristle
@@ -32,9 +33,9 @@ MAXVAL = 1e10  # mjMAXVAL: a control beyond it, or NaN, counts as bad
     writes=("act_dot", "actuator_force", "qfrc_actuator"),
 )  # fmt: skip
 def fwd_actuation(m: InsideModel, d: InsideData) -> InsideData:
-    """Rates of activations and forces of actuators of every type but user (``mj_fwdActuation``).
+    """Rates of activations and forces of actuators of every type (``mj_fwdActuation``).
 
-    As in C, a bad control (NaN or huge) zeroes all controls of its world.
+    As in C, a bad control (NaN or huge) zeroes all controls of its world. Callbacks see the controls as they are set.
     Source: MuJoCo documentation, "Computation", section "Actuation model"; "Modeling", section "Actuators".
 
     Raises:
@@ -91,6 +92,8 @@ def _act_dot(m: InsideModel, d: InsideData, ctrl: Tensor) -> Tensor:
         act_dot = act_dot + m.integral_act.T @ _integral_dot(m, d, ctrl)
     if m.dcmotor:
         act_dot = act_dot + motor_dynamics(m, d, ctrl)
+    if m.user_dyn:
+        act_dot = act_dot + callbacks.act_dyn(m, d)
     return act_dot
 
 
@@ -116,6 +119,10 @@ def _force(m: InsideModel, d: InsideData, ctrl: Tensor, act_dot: Tensor) -> Tens
         gain = gain + m.gain_out.T @ active
     if m.muscle_bias:
         bias = bias + m.bias_out.T @ muscle_bias(m.bias_out @ d.actuator_length, m.bias_curve)
+    if m.user_gain:
+        gain = gain + callbacks.act_gain(m, d.replace(act_dot=act_dot))
+    if m.user_bias:
+        bias = bias + callbacks.act_bias(m, d.replace(act_dot=act_dot))
     following = next_activation(m, d, act_dot) if m.uses_next else None
     force = gain * gain_input(m, d, ctrl, following) + bias
     if m.pid:

@@ -1,4 +1,8 @@
-"""A user's own functions in the step: control and passive forces (``mjcb_control``, ``mjcb_passive``)."""
+"""A user's own functions in the step, each under the name of MuJoCo's callback.
+
+Control (``mjcb_control``), passive forces (``mjcb_passive``), and what actuators of type user do (``mjcb_act_dyn``,
+``mjcb_act_gain``, ``mjcb_act_bias``).
+"""
 
 import itertools
 import weakref
@@ -12,6 +16,8 @@ from mujoco_torch._src import layout
 from mujoco_torch._src.errors import ArgumentError, StateError
 from mujoco_torch._src.types import InsideData, InsideModel, Model, shape_of
 
+NAMES = ("mjcb_control", "mjcb_passive", "mjcb_act_dyn", "mjcb_act_gain", "mjcb_act_bias")
+"""All callbacks, in the order of their tensors in the weights of a model."""
 CONTROLLED = ("ctrl", "qfrc_applied", "xfrc_applied")
 """What a control callback may set."""
 
@@ -73,7 +79,7 @@ class State:
     @property
     def batch_size(self) -> torch.Size:
         """``(nworld,)``."""
-        return self._d.qpos.shape[-1:]
+        return self._d.qvel.shape[-1:]
 
     @property
     def contact(self) -> "State":
@@ -104,8 +110,7 @@ def control(m: InsideModel, d: InsideData) -> InsideData:
     """
     if not m.mjcb_control or not m.actuation:
         return d
-    count = len(m.mjcb_control.weights)
-    found = m.mjcb_control(m, d, m._weights[:count])
+    found = _called(m, d, "mjcb_control")
     if not isinstance(found, Mapping) or not set(found) <= set(CONTROLLED):
         what = sorted(found) if isinstance(found, Mapping) else type(found).__name__
         raise StateError(f"mjcb_control returned {what}; it must return a dict of {', '.join(CONTROLLED)}")
@@ -122,19 +127,69 @@ def passive(m: InsideModel, d: InsideData) -> InsideData:
     """
     if not m.mjcb_passive or m.passive_off:
         return d
-    count = len(m.mjcb_passive.weights)
-    force = m.mjcb_passive(m, d, m._weights[len(m._weights) - count :])
-    force = _entered(m, d, "mjcb_passive", "qfrc_passive", force)
+    force = _entered(m, d, "mjcb_passive", "qfrc_passive", _called(m, d, "mjcb_passive"))
     return d.replace(qfrc_passive=d.qfrc_passive + force)
+
+
+def act_dyn(m: InsideModel, d: InsideData) -> Tensor:
+    """Rates ``[na, B]`` of the activations with user dynamics, zero for the others.
+
+    As in C the callback is asked for disabled actuators, too.
+
+    Raises:
+      StateError: the callback returned what cannot be used.
+    """
+    return m.user_dyn_act @ _of_users(m, d, "mjcb_act_dyn", m.user_dyn_mask)
+
+
+def act_gain(m: InsideModel, d: InsideData) -> Tensor:
+    """Gains ``[nout, B]`` of the enabled actuators with a user gain, zero for the others.
+
+    Raises:
+      StateError: the callback returned what cannot be used.
+    """
+    return m.user_gain_out @ _of_users(m, d, "mjcb_act_gain", m.user_gain_mask)
+
+
+def act_bias(m: InsideModel, d: InsideData) -> Tensor:
+    """Biases ``[nout, B]`` of the enabled actuators with a user bias, zero for the others.
+
+    Raises:
+      StateError: the callback returned what cannot be used.
+    """
+    return m.user_bias_out @ _of_users(m, d, "mjcb_act_bias", m.user_bias_mask)
+
+
+def _called(m: InsideModel, d: InsideData, name: str) -> Any:
+    """What a callback of the model returns."""
+    start = 0
+    for other in NAMES[: NAMES.index(name)]:
+        callback = getattr(m, other)
+        start += len(callback.weights) if callback else 0
+    callback = getattr(m, name)
+    return callback(m, d, m._weights[start : start + len(callback.weights)])
+
+
+def _of_users(m: InsideModel, d: InsideData, name: str, mask: Tensor) -> Tensor:
+    """A callback's value ``[nactuator, B]`` for each actuator of a mask; others may have any, even NaN."""
+    shape = (d.qvel.shape[-1], m.nactuator)
+    value = _checked(d, _called(m, d, name), name, "the actuators", shape).movedim(0, -1)
+    return torch.where(mask > 0, value, 0.0)
 
 
 def _entered(m: InsideModel, d: InsideData, callback: str, name: str, x: Any) -> Tensor:
     """A field that a callback returned, in the inside layout."""
-    field, qpos = layout.FIELDS[name], d.qpos
-    shape = (qpos.shape[-1], *shape_of(m._topology, field))
-    if not isinstance(x, Tensor) or x.shape != shape or x.dtype != qpos.dtype or x.device != qpos.device:
+    field = layout.FIELDS[name]
+    shape = (d.qvel.shape[-1], *shape_of(m._topology, field))
+    return layout.to_inside(field, _checked(d, x, callback, name, shape))
+
+
+def _checked(d: InsideData, x: Any, callback: str, what: str, shape: tuple[int, ...]) -> Tensor:
+    """What a callback returned for a thing, if it is a tensor that fits."""
+    like = d.qvel
+    if not isinstance(x, Tensor) or x.shape != shape or x.dtype != like.dtype or x.device != like.device:
         got = f"{tuple(x.shape)} {x.dtype} on {x.device}" if isinstance(x, Tensor) else type(x).__name__
         raise StateError(
-            f"{callback} returned {got} for {name}; it must be a tensor {shape} {qpos.dtype} on {qpos.device}"
+            f"{callback} returned {got} for {what}; it must be a tensor {shape} {like.dtype} on {like.device}"
         )
-    return layout.to_inside(field, x)
+    return x

@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import mujoco
 import numpy as np
@@ -49,9 +49,6 @@ _SHOWN_ELEMENTS = 4
 _SOLVERS = (SolverType.NEWTON, SolverType.CG)
 _INTEGRATORS = tuple(kind for kind in IntegratorType if kind != IntegratorType.DISCRETE)
 _TRANSMISSIONS = tuple(kind for kind in TrnType if kind != TrnType.UNDEFINED)
-_DYNAMICS = tuple(kind for kind in DynType if kind != DynType.USER)
-_GAINS = tuple(kind for kind in GainType if kind != GainType.USER)
-_BIASES = tuple(kind for kind in BiasType if kind != BiasType.USER)
 _EQUALITIES = (EqType.CONNECT, EqType.WELD, EqType.JOINT, EqType.TENDON)
 
 _ENABLE_FLAGS = EnableBit.ENERGY | EnableBit.FWDINV | EnableBit.INVDISCRETE
@@ -89,10 +86,11 @@ class Finding:
 
 
 class _Subject:
-    """The model under check; its geom pairs are listed at most once."""
+    """The model under check and the names of its callbacks; its geom pairs are listed at most once."""
 
-    def __init__(self, mjm: mujoco.MjModel):
+    def __init__(self, mjm: mujoco.MjModel, given: Collection[str]):
         self.mjm = mjm
+        self.given = given
 
     @functools.cached_property
     def pairs(self) -> tuple[GeomPair, ...]:
@@ -139,7 +137,7 @@ def check(mjm: mujoco.MjModel) -> tuple[Finding, ...]:
       mjm: a compiled model. The user callbacks that are installed in MuJoCo count as part of it.
 
     Returns:
-      The findings in the order of `RULES`; empty exactly if `put_model` accepts the model.
+      The findings in the order of `RULES`; empty exactly if `put_model` accepts the model without callbacks.
 
     Raises:
       TypeError: `mjm` is not a `mujoco.MjModel`.
@@ -149,7 +147,12 @@ def check(mjm: mujoco.MjModel) -> tuple[Finding, ...]:
             f"check takes a mujoco.MjModel, got {type(mjm).__name__}; "
             "compile one with mujoco.MjModel.from_xml_path or from_xml_string"
         )
-    subject = _Subject(mjm)
+    return findings_given(mjm, ())
+
+
+def findings_given(mjm: mujoco.MjModel, given: Collection[str]) -> tuple[Finding, ...]:
+    """What `check` finds if the model is given some callbacks, such as `mjcb_act_gain`."""
+    subject = _Subject(mjm, given)
     return tuple(
         Finding(rule.feature, message, elements, rule.hint)
         for rule in RULES
@@ -313,20 +316,33 @@ def _actuators_outside(
         yield f"the actuator {what} {_label(kind, value)} is not simulated", actuators
 
 
+def _with_callback(s: _Subject, kind: type[enum.IntEnum], callback: str) -> tuple[int, ...]:
+    """The kinds that can be simulated: user only with its callback."""
+    return tuple(value for value in kind if value.name != "USER" or callback in s.given)
+
+
 def _actuator_transmission(s: _Subject) -> _Found:
     yield from _actuators_outside(s, s.mjm.actuator_trntype, TrnType, _TRANSMISSIONS, "transmission")
 
 
 def _actuator_dynamics(s: _Subject) -> _Found:
-    yield from _actuators_outside(s, s.mjm.actuator_dyntype, DynType, _DYNAMICS, "dynamics")
+    """User dynamics of several activations, too: C's callback writes their rates into MjData, it returns none."""
+    m, allowed = s.mjm, _with_callback(s, DynType, "mjcb_act_dyn")
+    yield from _actuators_outside(s, m.actuator_dyntype, DynType, allowed, "dynamics")
+    if DynType.USER in allowed:
+        several = (m.actuator_dyntype == DynType.USER) & (m.actuator_actnum > 1)
+        message = "user dynamics of several activations are not simulated"
+        yield from _report(message, _where(m, ObjType.ACTUATOR, several))
 
 
 def _actuator_gain(s: _Subject) -> _Found:
-    yield from _actuators_outside(s, s.mjm.actuator_gaintype, GainType, _GAINS, "gain")
+    allowed = _with_callback(s, GainType, "mjcb_act_gain")
+    yield from _actuators_outside(s, s.mjm.actuator_gaintype, GainType, allowed, "gain")
 
 
 def _actuator_bias(s: _Subject) -> _Found:
-    yield from _actuators_outside(s, s.mjm.actuator_biastype, BiasType, _BIASES, "bias")
+    allowed = _with_callback(s, BiasType, "mjcb_act_bias")
+    yield from _actuators_outside(s, s.mjm.actuator_biastype, BiasType, allowed, "bias")
 
 
 def _actuator_combination(s: _Subject) -> _Found:
@@ -339,6 +355,7 @@ def _actuator_combination(s: _Subject) -> _Found:
     mixed |= (gain == GainType.SO3) & ~np.isin(dyn, (DynType.NONE, DynType.INTEGRATOR))
     mixed |= (gain == GainType.PID) & ((bias != BiasType.AFFINE) | ~np.isin(dyn, (DynType.NONE, DynType.PID)))
     mixed |= (dyn == DynType.PID) & (gain != GainType.PID)
+    mixed |= ((gain == GainType.USER) | (bias == BiasType.USER)) & (m.actuator_outnum != 1)
     yield from _report("gain, bias and dynamics do not belong together", _where(m, ObjType.ACTUATOR, mixed))
 
 
@@ -397,7 +414,8 @@ RULES = (
     Rule(
         "callback",
         "callbacks installed in MuJoCo itself, other than the timer",
-        "uninstall them with mujoco.set_mjcb_NAME(None); give put_model mjcb_control or mjcb_passive",
+        "uninstall them with mujoco.set_mjcb_NAME(None); give put_model mjcb_control, mjcb_passive, mjcb_act_dyn, "
+        "mjcb_act_gain or mjcb_act_bias",
         _callback,
     ),
     Rule("plugin", "plugins of every kind", "remove the plugin instances", _plugin),
@@ -429,12 +447,22 @@ RULES = (
     ),
     Rule(
         "actuator-dynamics",
-        "actuators with user dynamics",
-        "use another dyntype",
+        "actuators with user dynamics, without their callback or with several activations",
+        "give put_model mjcb_act_dyn, with actdim 1, or use another dyntype",
         _actuator_dynamics,
     ),
-    Rule("actuator-gain", "actuators with a user gain", "use another gaintype", _actuator_gain),
-    Rule("actuator-bias", "actuators with a user bias", "use another biastype", _actuator_bias),
+    Rule(
+        "actuator-gain",
+        "actuators with a user gain, without their callback",
+        "give put_model mjcb_act_gain, or use another gaintype",
+        _actuator_gain,
+    ),
+    Rule(
+        "actuator-bias",
+        "actuators with a user bias, without their callback",
+        "give put_model mjcb_act_bias, or use another biastype",
+        _actuator_bias,
+    ),
     Rule(
         "actuator-combination",
         "gains, biases and dynamics of DC motors, PID controllers and orientation servos with those of others",
@@ -465,8 +493,9 @@ SUPPORTED = (
     ("applied forces", "on dofs and on bodies"),
     (
         "actuators",
-        "every type but user: activations, muscles, DC motors, PID controllers, orientation servos; clamps of control, "
-        "activation and force, on joints and tendons; disabled groups; delays; damping, armature; gravity compensation",
+        "every type, user with callbacks: activations, muscles, DC motors, PID controllers, orientation servos; clamps "
+        "of control, activation and force, on joints and tendons; disabled groups; delays; damping, armature; gravity "
+        "compensation",
     ),
     (
         "transmissions",
@@ -488,6 +517,9 @@ SUPPORTED = (
     ("energy", "potential and kinetic"),
     ("resets", "of bad states, and to keyframes, world by world"),
     ("flags", "every disable flag of MuJoCo 4.0; the enable flags energy, fwdinv, invdiscrete"),
-    ("callbacks", "mjcb_control and mjcb_passive, given to put_model"),
+    (
+        "callbacks",
+        "mjcb_control, mjcb_passive, mjcb_act_dyn, mjcb_act_gain and mjcb_act_bias, given to put_model",
+    ),
     ("cameras and lights", "every tracking mode"),
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mujoco_torch._src import layout, topology
 from mujoco_torch._src.callbacks import callbacks
-from mujoco_torch._src.check import check
+from mujoco_torch._src.check import findings_given
 from mujoco_torch._src.enums import ConstraintType, IntegratorType, JointType, SolverType
 from mujoco_torch._src.errors import ArgumentError, StateError, UnsupportedModelError
 from mujoco_torch._src.integrate import step, step1, step2
@@ -28,6 +28,9 @@ def put_model(
     solver: str | None = None,
     mjcb_control: Callable | None = None,
     mjcb_passive: Callable | None = None,
+    mjcb_act_dyn: Callable | None = None,
+    mjcb_act_gain: Callable | None = None,
+    mjcb_act_bias: Callable | None = None,
 ) -> Model:
     """Model on a device, from a compiled ``MjModel``.
 
@@ -40,6 +43,12 @@ def put_model(
       mjcb_control: called as ``f(m, d)`` in every evaluation of the dynamics, before actuation (not if that is
         disabled); returns a dict of what it sets, of ``ctrl``, ``qfrc_applied`` and ``xfrc_applied``.
       mjcb_passive: called as ``f(m, d)``; returns a force ``(nworld, nv)`` that is added to ``qfrc_passive``.
+      mjcb_act_dyn: called as ``f(m, d)`` in every evaluation of the actuators; returns rates of activations
+        ``(nworld, nactuator)``, of which those of actuators with user dynamics are used.
+      mjcb_act_gain, mjcb_act_bias: the same for gains and biases; they also see the ``act_dot`` of now.
+
+    Without its callback an actuator of type user is refused. The integrators that are implicit in velocity take what
+    user gains and biases return for independent of it, as in C.
 
     Callbacks belong to this model alone. They see the state with a world axis, ``d.qpos`` ``(nworld, nq)``, and what is
     computed by then. They must be functions of it in torch, free of branches on data: a compiled step traces them once.
@@ -57,11 +66,17 @@ def put_model(
         )
     if solver is not None:
         mjm = _solved_by(mjm, solver)
-    findings = check(mjm)
+    functions = callbacks(
+        mjcb_control=mjcb_control,
+        mjcb_passive=mjcb_passive,
+        mjcb_act_dyn=mjcb_act_dyn,
+        mjcb_act_gain=mjcb_act_gain,
+        mjcb_act_bias=mjcb_act_bias,
+    )
+    findings = findings_given(mjm, {name for name, function in functions.items() if function})
     if findings:
         raise UnsupportedModelError(findings)
     dtype = _dtype(dtype)
-    functions = callbacks(mjcb_control=mjcb_control, mjcb_passive=mjcb_passive)
     structure, flat = topology.build(mjm, **functions)
     params = torch.as_tensor(flat).to(device=_device(device), dtype=dtype)
     if params.device.type != "cpu":

@@ -20,7 +20,8 @@ POS, VEL, FF, VOLTAGE = CtrlInput.POS, CtrlInput.VEL, CtrlInput.FF, CtrlInput.VO
 _MAX_DISABLEABLE_GROUP = 30
 _FILTERS = (DynType.FILTER, DynType.FILTEREXACT)
 _SETPOINTS = (DynType.INTEGRATOR, *_FILTERS)  # whose activation is a set point, where a control would be
-_SMOOTH_GAINS = (GainType.FIXED, GainType.AFFINE, GainType.MUSCLE)
+# Gains that multiply one control or activation.
+_SCALING_GAINS = (GainType.FIXED, GainType.AFFINE, GainType.MUSCLE, GainType.USER)
 
 
 def actuators(mjm: mujoco.MjModel) -> Part:
@@ -30,6 +31,7 @@ def actuators(mjm: mujoco.MjModel) -> Part:
         _affine,
         _inputs,
         _muscles,
+        _users,
         _activations,
         _controllers,
         _motors,
@@ -91,7 +93,7 @@ def _inputs(mjm: mujoco.MjModel) -> Part:
     ctrl, act, early = [], [], []
     for i in own:
         stateful = mjm.actuator_actnum[i] > 0
-        has_input = mjm.actuator_gaintype[i] in _SMOOTH_GAINS
+        has_input = mjm.actuator_gaintype[i] in _SCALING_GAINS
         last = mjm.actuator_actadr[i] + mjm.actuator_actnum[i] - 1
         ctrl.append(mjm.actuator_ctrladr[i] if has_input and not stateful else -1)
         act.append(last if has_input and stateful and not mjm.actuator_actearly[i] else -1)
@@ -103,7 +105,7 @@ def _inputs(mjm: mujoco.MjModel) -> Part:
         input_has_next=max(early, default=-1) >= 0,
     )
     period = setpoint_periods(mjm)
-    period[~np.isin(mjm.actuator_gaintype, _SMOOTH_GAINS)] = 0.0
+    period[~np.isin(mjm.actuator_gaintype, _SCALING_GAINS)] = 0.0
     static["wraps"] = bool(period.any())
     arrays: dict[str, Any] = dict(actuator_period=items(period[own])) if static["wraps"] else {}
     if not static["input_is_ctrl"]:
@@ -153,6 +155,24 @@ def _muscle_curve(mjm: mujoco.MjModel, actuators: list[int], prm: np.ndarray) ->
     return items(
         np.stack([range0 - low * per_length, per_length, per_velocity, peak, lmin, lmax, fpmax, fvmax], 1)
     )
+
+
+def _users(mjm: mujoco.MjModel) -> Part:
+    """Actuators with user dynamics, gains and biases: which they are, and where their values go."""
+    on, own = ~disabled_actuators(mjm), _owner(mjm)
+    dyn = (mjm.actuator_dyntype == DynType.USER) & (mjm.actuator_actnum > 0)
+    gain = (mjm.actuator_gaintype == GainType.USER) & on
+    bias = (mjm.actuator_biastype == BiasType.USER) & on
+    static = dict(user_dyn=bool(dyn.any()), user_gain=bool(gain.any()), user_bias=bool(bias.any()))
+    arrays: dict[str, Any] = {}
+    if static["user_dyn"]:
+        last = np.where(dyn, mjm.actuator_actadr + mjm.actuator_actnum - 1, -1)
+        arrays |= dict(user_dyn_mask=items(dyn), user_dyn_act=select(last, mjm.na).T)
+    for name, mask in (("gain", gain), ("bias", bias)):
+        if static[f"user_{name}"]:
+            out = select(np.where(mask[own], own, -1), mjm.nactuator)
+            arrays |= {f"user_{name}_mask": items(mask), f"user_{name}_out": out}
+    return static, arrays
 
 
 def _activations(mjm: mujoco.MjModel) -> Part:
