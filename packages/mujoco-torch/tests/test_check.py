@@ -453,7 +453,7 @@ MORE = """
     </body>
   </worldbody>
   <contact><pair geom1="floor" geom2="rod" solreffriction=".1 1" condim="6" adhesion="1"/></contact>
-  <tendon><fixed name="t" actuatorfrcrange="-1 1"><joint joint="j" coef="1"/></fixed></tendon>
+  <tendon><fixed name="t" actuatorfrcrange="-1 1" springyield=".1"><joint joint="j" coef="1"/></fixed></tendon>
   <actuator>
     <muscle joint="j" lengthrange="-1 1"/>
     <motor tendon="t" delay=".01" nsample="3"/>

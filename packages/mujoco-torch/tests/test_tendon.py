@@ -599,3 +599,10 @@ def test_gradients_at_rest_with_yielding(dtype: torch.dtype) -> None:
     for output in (moved.qvel, moved.plastic, moved.energy):
         grads = torch.autograd.grad(output.square().sum(), inputs, allow_unused=True, retain_graph=True)
         assert all(torch.isfinite(g).all() for g in grads if g is not None)
+
+
+def test_a_threshold_edited_into_an_elastic_spring_is_ignored() -> None:
+    """As in C: only the compiler gives a spring its place in the state."""
+    elastic = mujoco.MjModel.from_xml_string(f"<mujoco>{BODIES}<tendon>{TENDONS['fixed']}</tendon></mujoco>")
+    elastic.tendon_springyield[:] = 0.01
+    steps_parity(elastic, testing.perturbed_states(elastic, NWORLD, seed=3, settle=20), 3)
