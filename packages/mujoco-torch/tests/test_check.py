@@ -76,7 +76,6 @@ REFUSED = [
     ("islands", _option('solver="CG" iterations="99"', LIMITED + FLOOR + FALLING.format(type="sphere")), ()),
     ("enable-flag", _flag("sleep"), ("flag 'sleep'",)),
     ("plugin", _xml(rest=f"{EXTENSION}<actuator>{PID}</actuator>"), ("plugin 0",)),
-    ("tendon-plastic-spring", _xml(rest=TENDON.format('stiffness="1" springyield="5"')), ("tendon 't'",)),
     ("flex", _xml(TWO_BODIES, f"<deformable>{ROPE}</deformable>"), ("flex 'rope'",)),
     ("sensor", _xml(rest=SENSORS), ("sensor 'q'", "sensor 1")),
     (
@@ -122,6 +121,7 @@ ALLOWED = {
     ),
     "friction losses": _joint('type="ball" frictionloss="1"'),
     "polynomial springs and dampers": _joint('type="ball" stiffness="1 0 2" damping="0 1"'),
+    "tendon springs that yield": _xml(rest=TENDON.format('stiffness="1" springyield="5"')),
     "springs that yield": _joint('stiffness="1" springyield="5"'),
     "mocap bodies": _xml(LIMITED + '<body mocap="true"/>'),
     "gravity compensation": _xml(f'<body gravcomp=".5"><joint/>{BALL_GEOM}</body>'),
@@ -348,8 +348,6 @@ EDITED = {
     "opt.enableflags": (16, "enable-flag"),
     "opt.integrator": (4, "integrator"),
     "opt.solver": (0, "solver"),
-    "tendon_plasticadr": (0, "tendon-plastic-spring"),
-    "tendon_springyield": (2, "tendon-plastic-spring"),
 }
 
 
@@ -388,6 +386,7 @@ READ = (
     "eq_(obj1id|obj2id|objtype|active0|solref|solimp|data)",
     "tendon_(type|adr|num|actuatorid|limited|actfrclimited|solref_(lim|fri)|solimp_(lim|fri)|range|actfrcrange|margin)",
     "tendon_(stiffness|stiffnesspoly|damping|dampingpoly|armature|frictionloss|lengthspring|length0|invweight0)",
+    "tendon_(springyield|plasticadr)",
     "wrap_(type|objid|prm)|ten_J_(rownnz|rowadr|colind)",
     "actuator_(trnid|actadr|actnum|group|history|historyadr|delay|ctrllimited|forcelimited|actlimited|dynprm|gainprm)",
     "actuator_(biasprm|actearly|ctrlrange|forcerange|actrange|damping|dampingpoly|armature|gear|cranklength|acc0)",
@@ -454,7 +453,7 @@ MORE = """
     </body>
   </worldbody>
   <contact><pair geom1="floor" geom2="rod" solreffriction=".1 1" condim="6" adhesion="1"/></contact>
-  <tendon><fixed name="t" actuatorfrcrange="-1 1"><joint joint="j" coef="1"/></fixed></tendon>
+  <tendon><fixed name="t" actuatorfrcrange="-1 1" springyield=".1"><joint joint="j" coef="1"/></fixed></tendon>
   <actuator>
     <muscle joint="j" lengthrange="-1 1"/>
     <motor tendon="t" delay=".01" nsample="3"/>

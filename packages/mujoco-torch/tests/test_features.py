@@ -492,6 +492,15 @@ FEATURES = [
     ),
     Feature(
         "passive",
+        "plastic springs of tendons",
+        "mj_springdamper",
+        tendon(
+            FIXED.format('stiffness="30 5" springlength="0.2" springyield="0.1"')
+            + SPATIAL.format('stiffness="20" springlength="0 0.3" springyield="0.05"')
+        ),
+    ),
+    Feature(
+        "passive",
         "springs off, dampers on",
         "mj_passive",
         scene(flag='spring="disable"', shoulder='stiffness="3" damping="0.3"', arm='gravcomp="1"'),

@@ -471,6 +471,7 @@ def test_a_plain_model_has_none_of_it(name: str) -> None:
         m.fluid_ellipsoids,
         m.has_stiffnesspoly,
         m.has_dampingpoly,
-        m.yields,
+        m.joints_yield,
+        m.tendon_yields,
     )
     assert not any(switches)

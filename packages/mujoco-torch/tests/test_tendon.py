@@ -405,3 +405,204 @@ def test_armature_with_wrapping_is_refused(owner: str) -> None:
     mjm.tendon_actuatorid[:] = 0
     (finding,) = mjt.check(mjm)
     assert (finding.feature, finding.elements) == ("tendon-armature", ("tendon 'w'",))
+
+
+# ------------------------------------------------------------------------------------- springs that yield
+
+# Fixed and spatial, wrapped, with and without a dead band, one without strength, one that never yields.
+YIELDING = """
+  <fixed name="f" stiffness="5 2 1" springlength="-.1 .1" springyield=".05" damping="1">
+    <joint joint="bend" coef="2"/><joint joint="rail" coef="-1"/></fixed>
+  <fixed name="never" stiffness="5" springyield="100"><joint joint="twist" coef=".5"/></fixed>
+  <fixed name="loose" springyield=".02"><joint joint="rail" coef="1"/></fixed>
+  <spatial name="rope" stiffness="10" springlength="0 .3" springyield=".1">
+    <site site="hook"/><site site="chest"/><pulley divisor="2"/><site site="palm"/><site site="cart"/></spatial>
+  <spatial name="wrapped" stiffness="20 3" springlength="1" springyield=".01">
+    <site site="chest"/><geom geom="bone"/><site site="elbow"/><geom geom="wrist"/><site site="palm"/></spatial>
+  <spatial name="elastic" stiffness="7" springlength=".4 .6"><site site="hip"/><site site="cart"/></spatial>
+"""
+
+
+@functools.cache
+def yielding(integrator: str = "Euler", flag: str = "") -> mujoco.MjModel:
+    """Beside the tendons a joint that yields: its reference comes first in the state."""
+    bodies = BODIES.replace('stiffness="3"', 'stiffness="3" springyield="5"')
+    option = f'<option integrator="{integrator}"><flag energy="enable" {flag}/></option>'
+    return mujoco.MjModel.from_xml_string(f"<mujoco>{option}{bodies}<tendon>{YIELDING}</tendon></mujoco>")
+
+
+@functools.cache
+def yielded_states() -> list[mujoco.MjData]:
+    """Every second world has yielded before, each another way."""
+    mjm, rng = yielding(), np.random.default_rng(5)
+    mjds = testing.perturbed_states(mjm, NWORLD, seed=3, settle=20)
+    for mjd in mjds[::2]:
+        mjd.plastic += 0.1 * rng.standard_normal(mjm.nplastic)
+    return mjds
+
+
+def steps_parity(mjm: mujoco.MjModel, mjds: list[mujoco.MjData], nstep: int, fields=()) -> mjt.Data:
+    """Compares the state after some steps, and other fields where named."""
+    m = mjt.put_model(mjm, dtype=F64)
+    mjds = [testing.copy_state(mjm, mjd) for mjd in mjds]
+    d = mjt.step(m, mjt.put_data(m, mjds), nstep)
+    for mjd in mjds:
+        for _ in range(nstep):
+            mujoco.mj_step(mjm, mjd)
+    testing.compare(m, d, mjds, (*testing.STATE_FIELDS, *fields), 1e-9).raise_for_failures()
+    return d
+
+
+@pytest.mark.parametrize("stage", ["passive", "forward", "step"])
+@pytest.mark.parametrize("integrator", ["Euler", "implicit", "implicitfast", "RK4"])
+def test_yielding_stage(integrator: str, stage: str) -> None:
+    """Forces, energy and the advance of the references, with every integrator."""
+    testing.stage_parity(yielding(integrator), stage, yielded_states()).raise_for_failures()
+
+
+@pytest.mark.parametrize("integrator", ["Euler", "implicitfast", "RK4"])
+def test_yielding_in_a_run(integrator: str) -> None:
+    """Some springs yield and some do not, as in C; references that did not yield keep every bit."""
+    mjm = yielding(integrator)
+    d = steps_parity(mjm, yielded_states(), 20, ("energy",) if integrator != "RK4" else ())
+    before = mjt.put_data(mjt.put_model(mjm, dtype=F64), yielded_states()).plastic
+    same = d.plastic == before
+    never, rope = (int(mjm.tendon(name).plasticadr[0]) for name in ("never", "rope"))
+    assert same[:, never : never + 2].all() and not same[:, rope + 1].all()
+    assert same[1::2, rope].all()  # pinned at zero
+
+
+@pytest.mark.parametrize("flags", [("SPRING",), ("DAMPER",), ("SPRING", "DAMPER")], ids="+".join)
+@pytest.mark.parametrize("integrator", ["Euler", "RK4"])
+def test_tendons_do_not_yield_where_springs_are_disabled(integrator: str, flags: tuple[str, ...]) -> None:
+    mjm = yielding(integrator, " ".join(f'{flag.lower()}="disable"' for flag in flags))
+    d = steps_parity(mjm, yielded_states(), 3)
+    before = mjt.put_data(mjt.put_model(mjm, dtype=F64), yielded_states()).plastic
+    assert bool((d.plastic == before).all()) == ("SPRING" in flags)
+
+
+@pytest.mark.parametrize("threshold", [0.0, -0.1])
+def test_tendons_with_no_strength_slip(threshold: float) -> None:
+    """`springyield` edited to zero, or below: the reference follows the tendon."""
+    mjm = mujoco.MjModel.from_xml_string(f"<mujoco>{BODIES}<tendon>{YIELDING}</tendon></mujoco>")
+    mjm.tendon_springyield[:] = threshold
+    steps_parity(mjm, testing.perturbed_states(mjm, NWORLD, seed=3, settle=20), 3)
+
+
+def one_tendon(rest: str) -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_string(
+        f"""<mujoco><option timestep=".01"><flag energy="enable" gravity="disable"/></option>
+        <worldbody><body><joint name="s" type="slide"/><geom size=".1"/></body></worldbody>
+        <tendon><fixed stiffness="3 2 1" springlength="{rest}" springyield=".05">
+        <joint joint="s" coef="1"/></fixed></tendon></mujoco>"""
+    )
+
+
+@pytest.mark.parametrize("rest", ["0 1.1", "0", ".5 1.1", "-.2 .3"])
+def test_the_state_decides_which_rest_length_is_pinned(rest: str) -> None:
+    """Zero below a positive one, and exactly zero; ranges upside down; tendons too long and too short."""
+    mjm = one_tendon(rest)
+    lengths = (-1.0, -0.07, 0.1, 0.3, 1.13, 2.0)
+    ranges = [
+        (0, 1.1),
+        (1e-12, 1.1),
+        (-1e-12, 1.1),
+        (0, 0),
+        (0, -0.1),
+        (0.1, 0.2),
+        (4, 1),
+        (0.5, 0.2),
+        (0, 1e-20),
+    ]
+    mjds = []
+    for length in lengths:
+        for ends in ranges:
+            mjds.append(mujoco.MjData(mjm))
+            mjds[-1].qpos[:], mjds[-1].qvel[:], mjds[-1].plastic[:] = length, 0.5, ends
+    testing.stage_parity(mjm, "forward", mjds).raise_for_failures()
+    steps_parity(mjm, mjds, 2, ("energy",))
+
+
+@pytest.mark.parametrize("which", ["tendon", "joint", "none"])
+def test_lengths_after_a_step_of_rk4(which: str) -> None:
+    """As in C they are those of the start if a spring of the model yields, else those of the last stage."""
+    bodies = BODIES.replace('stiffness="3"', 'stiffness="3" springyield="5"' if which == "joint" else "")
+    text = YIELDING if which == "tendon" else TENDONS["sites"].replace("armature", "margin")
+    xml = f'<mujoco><option integrator="RK4"/>{bodies}<tendon>{text}</tendon></mujoco>'
+    mjm = mujoco.MjModel.from_xml_string(xml)
+    assert bool(mjm.nplastic) == (which != "none")
+    mjds = testing.perturbed_states(mjm, NWORLD, seed=3, settle=20)
+    steps_parity(mjm, mjds, 2, ("ten_length", "ten_J"))
+
+
+def yielding_batch(dtype: torch.dtype = F64, integrator: str = "Euler") -> tuple[mjt.Model, mjt.Data]:
+    m = mjt.put_model(yielding(integrator), dtype=dtype)
+    return m, mjt.put_data(m, yielded_states())
+
+
+def test_yielding_in_float32() -> None:
+    (m32, d32), (m64, d64) = yielding_batch(torch.float32), yielding_batch()
+    low, high = mjt.step(m32, d32), mjt.step(m64, d64)
+    for field in ("qfrc_spring", "plastic"):
+        exact = getattr(high, field)
+        torch.testing.assert_close(
+            getattr(low, field).double(), exact, rtol=1e-4, atol=1e-4 * (1 + exact.abs().max().item())
+        )
+
+
+@pytest.mark.parametrize("integrator", ["Euler", "RK4"])
+def test_yielding_compiled_equals_eager(integrator: str) -> None:
+    m, d = yielding_batch(integrator=integrator)
+    eager, compiled = mjt.step(m, d), torch.compile(mjt.step, backend="aot_eager", fullgraph=True)(m, d)
+    for field in ("qpos", "qvel", "plastic", "ten_length"):
+        torch.testing.assert_close(getattr(compiled, field), getattr(eager, field), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("integrator", ["Euler", "RK4"])
+def test_yielding_in_pieces(integrator: str, monkeypatch) -> None:
+    """The pieces of `mujoco_torch.compile`, here not compiled, hand on all that springs of tendons need."""
+    monkeypatch.setattr(torch, "compile", lambda fn, **_: fn)
+    m, d = yielding_batch(integrator=integrator)
+    fields = ("qpos", "qvel", "plastic", "ten_length", "ten_J")
+    pieces, eager = mjt.compile(mjt.step, keep=fields[3:])(m, d, 2), mjt.step(m, d, 2)
+    for field in fields:
+        torch.testing.assert_close(getattr(pieces, field), getattr(eager, field), rtol=1e-12, atol=1e-12)
+
+
+def test_yielding_under_vmap() -> None:
+    m, d = yielding_batch()
+    batch, mapped = mjt.step(m, d), torch.vmap(lambda d: mjt.step(m, d))(d)
+    for field in ("qpos", "qvel", "plastic"):
+        torch.testing.assert_close(getattr(mapped, field), getattr(batch, field), rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_of_a_step_with_yielding() -> None:
+    """Against finite differences, away from the kinks where a spring starts to yield."""
+    m, d = yielding_batch()
+    d = d[:2]
+
+    def run(qpos, qvel, plastic):
+        moved = mjt.step(m, d.replace(qpos=qpos, qvel=qvel, plastic=plastic))
+        return moved.qvel, moved.plastic
+
+    inputs = [x.clone().requires_grad_() for x in (d.qpos, d.qvel, d.plastic)]
+    assert torch.autograd.gradcheck(run, inputs, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_gradients_at_rest_with_yielding(dtype: torch.dtype) -> None:
+    """Lengths are exactly those of rest: finite."""
+    m = mjt.put_model(yielding(), dtype=dtype)
+    d = mjt.make_data(m, 1)
+    inputs = [d.qpos.requires_grad_(), d.qvel.requires_grad_(), d.plastic.requires_grad_()]
+    moved = mjt.step(m, d)
+    for output in (moved.qvel, moved.plastic, moved.energy):
+        grads = torch.autograd.grad(output.square().sum(), inputs, allow_unused=True, retain_graph=True)
+        assert all(torch.isfinite(g).all() for g in grads if g is not None)
+
+
+def test_a_threshold_edited_into_an_elastic_spring_is_ignored() -> None:
+    """As in C: only the compiler gives a spring its place in the state."""
+    elastic = mujoco.MjModel.from_xml_string(f"<mujoco>{BODIES}<tendon>{TENDONS['fixed']}</tendon></mujoco>")
+    elastic.tendon_springyield[:] = 0.01
+    steps_parity(elastic, testing.perturbed_states(elastic, NWORLD, seed=3, settle=20), 3)

@@ -279,11 +279,6 @@ def _equality(s: _Subject) -> _Found:
         yield f"equality constraints of kind {_label(EqType, kind)} are not simulated", elements
 
 
-def _tendon_plastic_spring(s: _Subject) -> _Found:
-    tendons = _where(s.mjm, ObjType.TENDON, s.mjm.tendon_springyield, s.mjm.tendon_plasticadr >= 0)
-    yield from _report("tendon springs do not yield", tendons)
-
-
 def _tendon_armature(s: _Subject) -> _Found:
     """Only a model edited after compilation can have it: the compiler refuses it, and C stops at it."""
     m = s.mjm
@@ -426,12 +421,6 @@ RULES = (
         _equality,
     ),
     Rule(
-        "tendon-plastic-spring",
-        "tendon springs that yield",
-        "set springyield of the tendons to 0",
-        _tendon_plastic_spring,
-    ),
-    Rule(
         "tendon-armature",
         "armature of tendons that wrap geoms",
         "set armature of the tendons and of their actuators to 0",
@@ -483,7 +472,8 @@ SUPPORTED = (
     (
         "tendons",
         "fixed and spatial: sites, pulleys, spheres and cylinders wrapped around or passed through, side sites; "
-        "limits; friction loss; armature; springs with two rest lengths and dampers, linear and polynomial",
+        "limits; friction loss; armature; springs with two rest lengths and dampers, linear and polynomial; springs "
+        "that yield",
     ),
     (
         "passive forces",

@@ -31,8 +31,10 @@ from mujoco_torch._src.integrate import (
     RK4_CARRIED,
     RK4_CARRIED_ACT,
     RK4_CARRIED_MOTOR,
+    RK4_CARRIED_TENDON,
     RK4_FRACTIONS,
     RK4_WEIGHTS,
+    YIELDING,
     changed,
     check_controls,
     check_keep,
@@ -145,6 +147,9 @@ class _Stepper:
                 carried = (*carried, *RK4_CARRIED_MOTOR)
             compared = [name for name in self.kept if name in COMPARED] if m.fwdinv else []
             after = [name for name in self.kept if name not in (*slopes, *compared)]
+            if m.tendons_of_start:
+                slopes = (*slopes, *YIELDING)
+            self._of_start = [name for name in self.kept if name in YIELDING] if m.tendons_of_start else []
             slopes = (*slopes, *given)
             self._forward = make(forward.inside, inputs=self.state, outputs=slopes)
             self._first, self._last = self._forward, self._forward
@@ -154,8 +159,10 @@ class _Stepper:
                 self._last = make(forward.inside, inputs=self.state, outputs=(*slopes, *after))
             self._stage = make(rk4_stage, inputs=(*carried, "rk_weight", "rk_fraction"), outputs=moved)
             buffers = ("ctrl", "history") if m.nhistory else ()
-            plastic = ("plastic",) if m.yields else ()
-            self._end = make(rk4_end, inputs=(*carried, *buffers, *plastic), outputs=(*ADVANCED, "qacc"))
+            plastic = ("plastic",) if m.joints_yield or m.tendon_yields else ()
+            tendons = RK4_CARRIED_TENDON if m.tendons_of_start else ()
+            inputs = (*carried, *buffers, *plastic, *tendons)
+            self._end = make(rk4_end, inputs=inputs, outputs=(*ADVANCED, "qacc"))
             self._numbers = {x: torch.tensor(x, dtype=m.dtype) for x in {*RK4_WEIGHTS, *RK4_FRACTIONS}}
         else:
             self.advance = self._euler
@@ -188,6 +195,7 @@ class _Stepper:
         values = self._move(params, values, *last)
         values = values | self._last(params, values)
         values = values | self._end(params, values)
+        values = values | {name: values[f"rk_{name}"] for name in self._of_start}
         if m.autoreset and bool(values["bad_qacc"].any()):
             values = _contiguous(replace_bad(m, InsideData(values)))
         return self._finish(m, values)

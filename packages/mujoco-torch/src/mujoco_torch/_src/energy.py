@@ -8,6 +8,7 @@ from mujoco_torch._src.layout import names
 from mujoco_torch._src.passive import spring_stretch
 from mujoco_torch._src.spatial import MINVAL, dot
 from mujoco_torch._src.stage import public
+from mujoco_torch._src.tendon import tendon_stretch
 from mujoco_torch._src.types import InsideData, InsideModel
 
 
@@ -47,8 +48,7 @@ def _potential(m: InsideModel, d: InsideData) -> Tensor:
     if m.energy_joints:
         energy = energy + _spring_energy(m.energy_stiffness, _joint_displacement(m, d)).sum(0)
     if m.energy_tendons:
-        beyond = d.ten_length - d.ten_length.clamp(m.energy_tendon_range[0], m.energy_tendon_range[1])
-        energy = energy + _spring_energy(m.energy_tendon_stiffness, beyond).sum(0)
+        energy = energy + _spring_energy(m.energy_tendon_stiffness, tendon_stretch(m, d)).sum(0)
     return energy
 
 

@@ -30,12 +30,15 @@ from mujoco_torch._src.layout import FIELDS, STATE, names
 from mujoco_torch._src.passive import damping_rate, yielded
 from mujoco_torch._src.reset import check_acc, check_state, replace_bad
 from mujoco_torch._src.stage import ALL, public
+from mujoco_torch._src.tendon import yielded_tendons
 from mujoco_torch._src.topology import Topology
 from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, read_field, replace_fields, shape_of
 
 ADVANCED = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart")
 # What the advance of activations and of buffers of controls reads beside the state.
 ACTUATION = ("act_dot", "actuator_length", "actuator_velocity")
+# What tendon springs that yield read beside the state.
+YIELDING = ("ten_J", "ten_length")
 
 
 def integrate_pos(m: InsideModel, qpos: Tensor, qvel: Tensor, dt: Tensor) -> Tensor:
@@ -51,20 +54,25 @@ def integrate_pos(m: InsideModel, qpos: Tensor, qvel: Tensor, dt: Tensor) -> Ten
 def _advance(m: InsideModel, d: InsideData, qacc: Tensor, qvel: Tensor | None = None) -> InsideData:
     """Velocity by ``qacc``, position by ``qvel`` or else the new velocity, time by one step (``mj_advance``).
 
-    Springs yield to the new position. The acceleration of the last solve becomes the start of the next.
+    Springs of joints yield to the new position. Those of tendons yield, as in C, to the length that a tendon of
+    constant Jacobian would have there. The acceleration of the last solve becomes the start of the next.
     """
     d = advance_actuation(m, d)
     new_qvel = d.qvel + m.timestep * qacc
-    new_qpos = integrate_pos(m, d.qpos, new_qvel if qvel is None else qvel, m.timestep)
-    if m.yields:
+    velocity = new_qvel if qvel is None else qvel
+    new_qpos = integrate_pos(m, d.qpos, velocity, m.timestep)
+    if m.joints_yield:
         d = d.replace(plastic=yielded(m, new_qpos, d.plastic))
+    if m.tendon_yields:
+        length = d.ten_length + m.timestep * (d.ten_J * velocity).sum(1)
+        d = d.replace(plastic=yielded_tendons(m, length, d.plastic))
     return d.replace(time=d.time + m.timestep, qpos=new_qpos, qvel=new_qvel, qacc_warmstart=d.qacc)
 
 
 @public(
     reads=(
         "time", "qpos", "qvel", "act", "history", "plastic", "ctrl", "qacc", "M", "qfrc_smooth", "qfrc_constraint",
-        *ACTUATION,
+        *ACTUATION, *YIELDING,
     ),
     writes=ADVANCED,
 )  # fmt: skip
@@ -87,8 +95,8 @@ def euler(m: InsideModel, d: InsideData) -> InsideData:
 @public(
     reads=names(
         "time qpos qvel act history plastic ctrl qacc act_dot xipos ximat geom_xpos geom_xmat subtree_com cdof cinert "
-        "ten_J actuator_length actuator_moment crb M ten_velocity actuator_velocity cvel cdof_dot actuator_force "
-        "qfrc_actuator qfrc_smooth qfrc_constraint"
+        "ten_J ten_length actuator_length actuator_moment crb M ten_velocity actuator_velocity cvel cdof_dot "
+        "actuator_force qfrc_actuator qfrc_smooth qfrc_constraint"
     ),
     writes=ADVANCED,
 )
@@ -120,7 +128,7 @@ RK4_FRACTIONS = (0.5, 0.5, 1.0)
 RK4_WEIGHTS = (1.0, 2.0, 2.0)
 
 
-@public(reads=(*INPUTS, "qacc", *ACTUATION), writes=ALL)
+@public(reads=(*INPUTS, "qacc", *ACTUATION, *YIELDING), writes=ALL)
 def rungekutta4(m: InsideModel, d: InsideData) -> InsideData:
     """Fourth-order Runge-Kutta step after ``forward`` (``mj_RungeKutta``).
 
@@ -142,6 +150,7 @@ def rungekutta4(m: InsideModel, d: InsideData) -> InsideData:
 RK4_CARRIED = ("rk_time", "rk_qpos", "rk_qvel", "rk_moved", "rk_qvel_sum", "rk_qacc_sum")
 RK4_CARRIED_ACT = ("rk_act", "rk_act_sum")  # of a model with activations
 RK4_CARRIED_MOTOR = ("rk_motor_velocity",)  # of a model with DC motors that have some
+RK4_CARRIED_TENDON = ("rk_ten_J", "rk_ten_length")  # of a model with tendons, and springs that yield
 
 
 def rk4_begin(m: InsideModel, d: InsideData) -> InsideData:
@@ -151,6 +160,8 @@ def rk4_begin(m: InsideModel, d: InsideData) -> InsideData:
         d = d.replace(rk_act=d.act, rk_act_sum=torch.zeros_like(d.act))
     if m.motor_stateful:
         d = d.replace(rk_motor_velocity=d.actuator_velocity)
+    if m.tendons_of_start:
+        d = d.replace(rk_ten_J=d.ten_J, rk_ten_length=d.ten_length)
     return d.replace(
         rk_time=d.time, rk_qpos=d.qpos, rk_qvel=d.qvel, rk_moved=none, rk_qvel_sum=none, rk_qacc_sum=none
     )
@@ -173,11 +184,14 @@ def rk4_stage(m: InsideModel, d: InsideData) -> InsideData:
 def rk4_end(m: InsideModel, d: InsideData) -> InsideData:
     """The whole step along the mean of the slopes.
 
-    As in C, ``qacc`` is that of the whole step, and the next solve starts from that of the last stage.
+    As in C, ``qacc`` is that of the whole step, and the next solve starts from that of the last stage. Lengths and
+    Jacobians of tendons are again those of the start in a model with springs that yield.
     """
     d, _ = _count_slopes(m, d, 1.0)
     qacc = d.rk_qacc_sum / 6.0
     d = d.replace(time=d.rk_time, qpos=d.rk_qpos, qvel=d.rk_qvel)
+    if m.tendons_of_start:
+        d = d.replace(ten_J=d.rk_ten_J, ten_length=d.rk_ten_length)
     if not m.na:
         return _advance(m, d, qacc, d.rk_qvel_sum / 6.0).replace(qacc=qacc)
     act_dot = d.act_dot

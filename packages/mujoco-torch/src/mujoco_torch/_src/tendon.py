@@ -92,9 +92,36 @@ def tendon_spring(m: InsideModel, d: InsideData) -> Tensor:
 
     Source: MuJoCo documentation, "XML Reference", attributes stiffness and springlength of tendons.
     """
-    lower, upper = m.tendon_lengthspring
-    stretch = torch.clamp(d.ten_length - upper, min=0.0) + torch.clamp(d.ten_length - lower, max=0.0)
+    stretch = tendon_stretch(m, d)
     return _joint_forces(d, -stretch * _polynomial(m.tendon_spring, stretch))
+
+
+def tendon_stretch(m: InsideModel, d: InsideData) -> Tensor:
+    """How far the tendons are beyond their rest lengths [m, rad], ``[ntendon, B]``; negative if too short."""
+    lower, upper = m.tendon_lengthspring
+    if m.plastic_tendons:
+        yielding = (m.plastic_lengthspring @ d.plastic).unflatten(0, (2, m.ntendon))
+        lower, upper = lower + yielding[0], upper + yielding[1]
+    return _beyond(d.ten_length, lower, upper)
+
+
+def _beyond(length: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """Length beyond a range; of one that is upside down the upper end counts first, as in C."""
+    return torch.where(length > upper, length - upper, torch.clamp(length - lower, max=0.0))
+
+
+def yielded_tendons(m: InsideModel, length: Tensor, plastic: Tensor) -> Tensor:
+    """References of springs after those of tendons have yielded to lengths ``[ntendon, B]``; ``[nplastic, B]``.
+
+    A spring that is stretched or pressed beyond ``springyield`` gives way by the excess: both of its rest lengths
+    move. The lower one stays where it is zero below a positive upper one, and the tendon is too long.
+    Source: MuJoCo documentation, "XML Reference", attribute ``springyield`` of a spatial tendon.
+    """
+    lower, upper = (m.plastic_tendon @ plastic).unflatten(0, (2, m.plastic_tendons))
+    stretch = _beyond(m.plastic_length @ length, lower, upper)
+    excess = stretch - torch.clamp(stretch, -m.tendon_springyield, m.tendon_springyield)
+    pinned = (lower == 0) & (upper > 0) & (stretch > 0)
+    return plastic + m.plastic_tendon.T @ torch.cat((torch.where(pinned, 0.0, excess), excess))
 
 
 def tendon_damper(m: InsideModel, d: InsideData) -> Tensor:

@@ -149,7 +149,9 @@ class Data(TensorClass["tensor_only"]):
     history: Tensor
     """buffers of delayed controls, as C keeps them, ``(nworld, nhistory)``"""
     plastic: Tensor
-    """references of the springs that yield [m, rad], four numbers of a quaternion for a ball, ``(nworld, nplastic)``"""
+    """references of the springs that yield [m, rad], ``(nworld, nplastic)``
+
+    One number for a slide or hinge, a quaternion for a ball, two rest lengths for a tendon."""
     qacc_warmstart: Tensor
     """acceleration from which the next solve starts [m/s^2, rad/s^2], ``(nworld, nv)``"""
     ctrl: Tensor

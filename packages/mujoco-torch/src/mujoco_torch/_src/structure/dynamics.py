@@ -45,7 +45,6 @@ def energies(mjm: mujoco.MjModel) -> Part:
         energy_vector=1.0 - signed,
         energy_stiffness=_coefficients(mjm.jnt_stiffness[joints], mjm.jnt_stiffnesspoly[joints]),
         energy_tendon_stiffness=_coefficients(mjm.tendon_stiffness, mjm.tendon_stiffnesspoly),
-        energy_tendon_range=items(mjm.tendon_lengthspring.reshape(-1, 2)),
     )
     return static, arrays
 

@@ -101,7 +101,7 @@ def _plastic(mjm: mujoco.MjModel) -> Part:
     static = dict(
         plastic_scalars=len(scalar),
         plastic_balls=len(ball),
-        yields=bool(joints) and not disabled(mjm, DisableBit.SPRING),
+        joints_yield=bool(joints) and not disabled(mjm, DisableBit.SPRING),
     )
     arrays = dict(
         plastic_scalar=select(scalar_adr, mjm.nplastic),

@@ -39,6 +39,7 @@ def tendons(mjm: mujoco.MjModel) -> Part:
         _spatial(mjm, straight, wraps),
         _wraps(mjm, wraps),
         _passive(mjm),
+        _plastic(mjm),
         _armature(mjm, straight),
     )
     static: dict[str, Any] = {}
@@ -170,11 +171,33 @@ def _passive(mjm: mujoco.MjModel) -> Part:
     damper = np.concatenate([reflected(mjm).tendon_damping[:, None], reflected(mjm).tendon_dampingpoly], 1)
     spring = spring * (not disabled(mjm, DisableBit.SPRING))
     damper = damper * (not disabled(mjm, DisableBit.DAMPER))
+    lengthspring = mjm.tendon_lengthspring.reshape(-1, 2).copy()
+    lengthspring[mjm.tendon_plasticadr >= 0] = 0.0  # in the state instead
     static = dict(tendon_springs=bool(spring.any()), tendon_dampers=bool(damper.any()))
     arrays = dict(
         tendon_spring=items(spring),
         tendon_damper=items(damper),
-        tendon_lengthspring=items(mjm.tendon_lengthspring.reshape(-1, 2)),
+        tendon_lengthspring=items(lengthspring),
+    )
+    return static, arrays
+
+
+def _plastic(mjm: mujoco.MjModel) -> Part:
+    """Springs that yield: where their two rest lengths are in ``plastic``, and how far they stretch before."""
+    tendons = np.flatnonzero(mjm.tendon_plasticadr >= 0)
+    adr = mjm.tendon_plasticadr
+    lengths = [(end * mjm.ntendon + t, adr[t] + end, 1) for end in range(2) for t in tendons]
+    static = dict(
+        plastic_tendons=len(tendons),
+        tendon_yields=bool(len(tendons)) and not disabled(mjm, DisableBit.SPRING),
+        tendons_of_start=bool(mjm.ntendon and mjm.nplastic),
+    )
+    arrays = dict(
+        plastic_lengthspring=Pattern(lengths, (2 * mjm.ntendon, mjm.nplastic)),
+        plastic_tendon=select([adr[t] + end for end in range(2) for t in tendons], mjm.nplastic),
+        plastic_length=select(tendons, mjm.ntendon),
+        # as in C, a threshold below zero, which only an edited model has, is none
+        tendon_springyield=items(np.maximum(mjm.tendon_springyield[tendons], 0.0)),
     )
     return static, arrays
 
