@@ -353,7 +353,8 @@ def test_random_model(seed: int, nbody: int, features: frozenset[str], integrato
     states = testing.perturbed_states(mjm, NWORLD, seed)
     for stage in ("forward", "step"):
         report = testing.stage_parity(mjm, stage, states)
-        assert [str(error) for error in report.failures if error.error > max(GEOMETRY, error.rtol)] == []
+        least = GEOMETRY if "tendons" in features else 0.0
+        assert [str(error) for error in report.failures if error.error > least] == []
     states = [state for state in states if calm(mjm, state)]
     if not states:
         return

@@ -46,8 +46,9 @@ from mujoco_torch._src.integrate import (
     rk4_stage,
     rollout,
     step,
+    unchecked_step,
 )
-from mujoco_torch._src.reset import check_acc, check_state, has_bad_state, replace_bad, reset_inputs
+from mujoco_torch._src.reset import check_acc, check_state, has_bad_state, note_bad, replace_bad
 from mujoco_torch._src.stage import ALL, check_batch, check_fits
 from mujoco_torch._src.topology import Topology
 from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, new_data, read_field, shape_of
@@ -134,8 +135,9 @@ class _Stepper:
         self.ready = False
         self._inside = functools.partial(InsideModel, m.topology, weights=m.weights)
         make = functools.partial(_Piece, m=m, mode=mode)
+        suspect, bad = (("suspect",), ("bad_qacc",)) if m.autoreset else ((), ())
         if m.integrator == IntegratorType.RK4:
-            self.advance = self._runge_kutta
+            self._advance = self._runge_kutta
             carried = ("time", "qpos", "qvel", "qacc", *RK4_CARRIED)
             moved = ("time", "qpos", "qvel", *RK4_CARRIED[3:])
             given = callbacks.CONTROLLED if m.mjcb_control else ()
@@ -162,30 +164,35 @@ class _Stepper:
             plastic = ("plastic",) if m.joints_yield or m.tendon_yields else ()
             tendons = RK4_CARRIED_TENDON if m.tendons_of_start else ()
             inputs = (*carried, *buffers, *plastic, *tendons)
-            self._end = make(rk4_end, inputs=inputs, outputs=(*ADVANCED, "qacc"))
+            self._end = make(_end_step, inputs=(*inputs, *bad), outputs=(*ADVANCED, "qacc", *suspect))
             self._numbers = {x: torch.tensor(x, dtype=m.dtype) for x in {*RK4_WEIGHTS, *RK4_FRACTIONS}}
         else:
-            self.advance = self._euler
-            reset = ("reset",) if m.autoreset else ()
-            self._step = make(step.inside, inputs=self.state, outputs=(*changed(m), *reset, *self.kept))
+            self._advance = self._euler
+            outputs = (*changed(m), *suspect, *bad, *self.kept)
+            self._step = make(unchecked_step, inputs=self.state, outputs=outputs)
 
     @property
     def pieces(self) -> list[_Piece]:
         """Its compiled functions."""
         return list(dict.fromkeys(x for x in vars(self).values() if isinstance(x, _Piece)))
 
-    def _euler(self, params: Tensor, values: Values) -> Values:
-        return self._finish(self._inside(params), values | self._step(params, values))
-
-    def _finish(self, m: InsideModel, values: Values) -> Values:
-        """The inputs of worlds that were reset become those of fresh ones, too. That is seldom: no piece does it."""
-        if not m.autoreset or not bool(values["reset"].any()):
-            return values
-        return _contiguous(reset_inputs(m, InsideData(values)))
-
-    def _runge_kutta(self, params: Tensor, values: Values) -> Values:
+    def advance(self, params: Tensor, values: Values) -> Values:
+        """One step. Bad worlds are seldom, so no piece resets them: it only notes that there are some."""
         m = self._inside(params)
-        values = self._begin(m, values)
+        if not m.autoreset:
+            return self._advance(m, params, values)
+        d = InsideData(values)
+        if ("suspect" not in values or bool(values["suspect"].any())) and has_bad_state(d):
+            values = _contiguous(check_state(m, d))
+        values = self._advance(m, params, values)
+        if bool(values["suspect"].any()):
+            values = _contiguous(replace_bad(m, InsideData(values)))
+        return values
+
+    def _euler(self, m: InsideModel, params: Tensor, values: Values) -> Values:
+        return values | self._step(params, values)
+
+    def _runge_kutta(self, m: InsideModel, params: Tensor, values: Values) -> Values:
         values = values | self._first(params, values)
         values = check_acc(m, rk4_begin(m, InsideData(values))).fields
         *early, last = zip(RK4_WEIGHTS, RK4_FRACTIONS, strict=True)
@@ -195,23 +202,15 @@ class _Stepper:
         values = self._move(params, values, *last)
         values = values | self._last(params, values)
         values = values | self._end(params, values)
-        values = values | {name: values[f"rk_{name}"] for name in self._of_start}
-        if m.autoreset and bool(values["bad_qacc"].any()):
-            values = _contiguous(replace_bad(m, InsideData(values)))
-        return self._finish(m, values)
-
-    def _begin(self, m: InsideModel, values: Values) -> Values:
-        """Worlds with a bad state are reset; no piece does it either, since the first forward is like the others."""
-        if not m.autoreset:
-            return values
-        d = InsideData(values)
-        if has_bad_state(d):
-            return _contiguous(check_state(m, d))
-        return values | {"reset": torch.zeros_like(values["time"], dtype=torch.bool)}
+        return values | {name: values[f"rk_{name}"] for name in self._of_start}
 
     def _move(self, params: Tensor, values: Values, weight: float, fraction: float) -> Values:
         numbers = {"rk_weight": self._numbers[weight], "rk_fraction": self._numbers[fraction]}
         return values | self._stage(params, values | numbers)
+
+
+def _end_step(m: InsideModel, d: InsideData) -> InsideData:
+    return note_bad(m, rk4_end(m, d))
 
 
 def _contiguous(d: InsideData) -> Values:

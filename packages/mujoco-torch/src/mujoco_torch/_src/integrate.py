@@ -28,7 +28,7 @@ from mujoco_torch._src.inverse import compare_fwd_inv
 from mujoco_torch._src.kinematics import joint_quats
 from mujoco_torch._src.layout import FIELDS, STATE, names
 from mujoco_torch._src.passive import damping_rate, yielded
-from mujoco_torch._src.reset import check_acc, check_state, replace_bad
+from mujoco_torch._src.reset import check_acc, check_state, note_bad, replace_bad
 from mujoco_torch._src.stage import ALL, public
 from mujoco_torch._src.tendon import yielded_tendons
 from mujoco_torch._src.topology import Topology
@@ -224,10 +224,9 @@ def _pull_back(m: InsideModel, moved: Tensor, qvel: Tensor) -> Tensor:
 COMPARED = ("qfrc_inverse", "solver_fwdinv")  # of the first stage of a Runge-Kutta step
 
 
-def changed(m: Model | InsideModel) -> tuple[str, ...]:
-    """The state fields that a step may change in a world that it does not reset, and the count of resets."""
-    controlled = callbacks.CONTROLLED if m.mjcb_control else ()
-    return (*ADVANCED, *controlled, "warning") if m.autoreset else (*ADVANCED, *controlled)
+def changed(m: Model) -> tuple[str, ...]:
+    """The state fields that a step may change in a world that it does not reset."""
+    return (*ADVANCED, *callbacks.CONTROLLED) if m.mjcb_control else ADVANCED
 
 
 def forward_compared(m: InsideModel, d: InsideData) -> InsideData:
@@ -242,6 +241,11 @@ def _step(m: InsideModel, d: InsideData) -> InsideData:
         compared = {name: getattr(d, name) for name in COMPARED}
         return replace_bad(m, rungekutta4.inside(m, d).replace(**compared))
     return replace_bad(m, _single_step(m, d))
+
+
+def unchecked_step(m: InsideModel, d: InsideData) -> InsideData:
+    """A step of another integrator than RK4 that resets no world, but notes which are bad."""
+    return note_bad(m, _single_step(m, check_acc(m, forward_compared(m, d))))
 
 
 def _single_step(m: InsideModel, d: InsideData) -> InsideData:

@@ -102,9 +102,6 @@ STATE = (
     "eq_active", "mocap_pos", "mocap_quat", "warning",
 )  # fmt: skip
 
-# What of it a user sets and a step, but for a control callback and the reset of a world, leaves alone.
-INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat")
-
 
 def names(text: str) -> tuple[str, ...]:
     """Field names from a string, each of them checked."""

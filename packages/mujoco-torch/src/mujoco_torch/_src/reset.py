@@ -1,7 +1,5 @@
 """Resets of worlds whose state is bad (``mj_checkPos``, ...), and of any world on request (``mj_resetData``)."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -24,14 +22,13 @@ def check_state(m: InsideModel, d: InsideData) -> InsideData:
         return d
     bad_qpos = _bad(d.qpos)
     bad_qvel = _bad(d.qvel) & ~bad_qpos  # C looks at the velocity after a reset for the position
-    reset = bad_qpos | bad_qvel
-    d = _select(m, d, reset, "initial").replace(reset=reset)
+    d = _select(m, d, bad_qpos | bad_qvel, "initial")
     return _count(d, {WarningType.BADQPOS: bad_qpos, WarningType.BADQVEL: bad_qvel})
 
 
 def has_bad_state(d: InsideData) -> bool:
     """Whether ``check_state`` has something to do; it waits for the device."""
-    return bool((_bad(d.qpos) | _bad(d.qvel)).any())
+    return not all(float(x.abs().amax()) <= MAXVAL for x in (d.qpos, d.qvel) if x.numel())
 
 
 def check_acc(m: InsideModel, d: InsideData) -> InsideData:
@@ -39,32 +36,31 @@ def check_acc(m: InsideModel, d: InsideData) -> InsideData:
     return d.replace(bad_qacc=_bad(d.qacc)) if m.autoreset else d
 
 
+def note_bad(m: InsideModel, d: InsideData) -> InsideData:
+    """Note, at the end of a step, which worlds ``replace_bad`` or the next ``check_state`` has to reset."""
+    return d.replace(suspect=d.bad_qacc | _bad(d.qpos) | _bad(d.qvel)) if m.autoreset else d
+
+
 def replace_bad(m: InsideModel, d: InsideData, stepped: str = "stepped") -> InsideData:
     """The state at the end of a step, where the acceleration was bad that of a fresh world after one step."""
     if not m.autoreset:
         return d
-    reset = d.bad_qacc | d.fields.get("reset", d.bad_qacc)  # the halves of a step hand on no mask
-    d = _select(m, d, d.bad_qacc, stepped).replace(reset=reset)
+    d = _select(m, d, d.bad_qacc, stepped)
     return _count(d, {WarningType.BADQACC: d.bad_qacc})
 
 
 def _bad(x: Tensor) -> Tensor:
     """Whether a world has a bad number, ``[B]``."""
-    return ~(x.abs() <= MAXVAL).all(0)
+    if not x.shape[0]:
+        return torch.zeros_like(x.sum(0), dtype=torch.bool)
+    return ~(x.abs().amax(0) <= MAXVAL)  # the largest of numbers among which there is a NaN is NaN
 
 
-def reset_inputs(m: InsideModel, d: InsideData) -> InsideData:
-    """The fields that a user sets and a step leaves alone, those of a fresh world where ``d.reset``."""
-    return _select(m, d, d.reset, "initial", layout.INPUTS)
-
-
-def _select(
-    m: InsideModel, d: InsideData, bad: Tensor, source: str, names: Sequence[str] = layout.STATE
-) -> InsideData:
+def _select(m: InsideModel, d: InsideData, bad: Tensor, source: str) -> InsideData:
     """State fields, in bad worlds those that the model has from some source."""
     empty = m.empty_fields.split()
     fields = {}
-    for name in names:
+    for name in layout.STATE:
         if name == "warning" or name in empty:
             continue
         field, x = layout.FIELDS[name], d.fields[name]
