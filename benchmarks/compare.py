@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -23,14 +24,16 @@ DEFAULT_ENGINES = ("mujoco_torch:default", "mujoco_c:rollout", "mjx:jit")
 class Process:
     """An engine in a process of its own, started with `run.py --serve`."""
 
-    def __init__(self, python: str, engine: str, scene: str, options: argparse.Namespace):
+    def __init__(self, engine: str, scene: str, options: argparse.Namespace, tree: Path | None = None):
         name, _, mode = engine.partition(":")
         self.label = f"{name}:{mode}" if mode else name
-        command = [python, str(HERE / "run.py"), "--serve", "--engine", name, "--scene", scene]
+        command = [python_of(engine, options), str(HERE / "run.py"), "--serve"]
+        command += ["--engine", name, "--scene", scene]
         command += ["--mode", mode] if mode else []
         for option in ("batch", "dtype", "device", "threads", "steps", "max_seconds"):
             command += [f"--{option.replace('_', '-')}", str(getattr(options, option))]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, env=environment(tree), **pipes)
         self._read()
 
     def measure(self) -> dict:
@@ -60,6 +63,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--python-mjx", help="interpreter of the environment with MJX; without it MJX is left out"
     )
+    parser.add_argument(
+        "--baseline", type=Path, metavar="TREE", help="checkout of another commit, measured too"
+    )
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float64")
     parser.add_argument("--device", default="cpu")
@@ -82,9 +88,10 @@ def main() -> None:
 def compare(scene: str, options: argparse.Namespace) -> list[dict]:
     """Lines of one scene: the measurements of all rounds, then the ratios of the first engine's modes."""
     scenes.states(scenes.scene(scene), 1)  # made here once, so that every engine starts from the same file
-    processes = [
-        Process(python_of(engine, options), engine, scene, options) for engine in chosen_engines(options)
-    ]
+    engines = chosen_engines(options)
+    processes = [Process(engine, scene, options) for engine in engines]
+    if options.baseline:
+        processes.append(Process(engines[0], scene, options, options.baseline))
     try:
         rounds = [[process.measure() for process in processes] for _ in range(options.rounds)]
     finally:
@@ -105,6 +112,12 @@ def chosen_engines(options: argparse.Namespace) -> list[str]:
 def python_of(engine: str, options: argparse.Namespace) -> str:
     """Interpreter that runs an engine."""
     return options.python_mjx if engine.startswith("mjx") else sys.executable
+
+
+def environment(tree: Path | None) -> dict[str, str]:
+    """Environment of an engine's process; that of a baseline finds the library in another checkout."""
+    source = {} if tree is None else {"PYTHONPATH": str(tree.resolve() / "packages/mujoco-torch/src")}
+    return os.environ | source
 
 
 def ratios(rounds: list[list[dict]]) -> list[dict]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from pathlib import Path
 
 
@@ -20,6 +21,13 @@ def describe() -> dict[str, str | int]:
 def load_average() -> float:
     """Processes that wanted to run, over the last minute."""
     return os.getloadavg()[0]
+
+
+def commit(directory: Path) -> str | None:
+    """Commit of the checkout that a directory lies in; nothing where it lies in none."""
+    command = ["git", "-C", str(directory), "describe", "--always", "--dirty"]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    return answer.stdout.strip() or None
 
 
 def _cpu_model() -> str:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import mujoco
 import numpy as np
 import tensordict
 import torch
 
+import machine
 import mujoco_torch as mjt
 from engines.base import Task
 
 TORCH_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 MODES = ("eager", *TORCH_MODES, "compile", "compile-state", "rollout")
 VERSIONS = {module.__name__: module.__version__ for module in (mjt, torch, tensordict, mujoco)}
+VERSIONS["commit"] = machine.commit(Path(mjt.__file__).parent)
 
 
 def make(task: Task) -> Batch | Rollout:
