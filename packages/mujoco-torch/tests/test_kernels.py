@@ -14,7 +14,7 @@ import torch
 
 from mujoco_torch._src import kernels, ops
 
-OPERATORS = ("combine", "mass_matrix", "factor_m", "solve_m", "hessian_solve", "solve", "solve_dense")
+OPERATORS = ("combine", "mass_matrix", "factor_m", "solve_m", "hessian_solve", "solve", "noslip", "solve_dense")
 
 # What an operator of each kind gives, and a gradient through all of them; run here and in processes of their own.
 EXERCISE = """
@@ -22,13 +22,13 @@ import os
 import torch
 from mujoco_torch._src import kernels
 from mujoco_torch._src.pattern import Pattern
-from mujoco_torch._src.solver import System, factor_m, mass_matrix, solve, solve_dense, solve_m
+from mujoco_torch._src.solver import System, factor_m, mass_matrix, noslip, solve, solve_dense, solve_m
 
 SELECT = Pattern([(0, 2, 1), (1, 0, 0.5), (1, 1, -2)], (3, 3))
 SYSTEM = System(
     nv=3, nbody=3, M_rownnz=(1, 2, 1), M_colind=(0, 0, 1, 2), dof_bodyid=(1, 1, 2), given_kind=(2,), given_dofs=((1,),),
     contact_dim=(3,), contact_sides=(((1, ((0, 1), (1, 1))), (2, ((2, -1),))),), tolerance=1e-12, ls_tolerance=0.01,
-    iterations=50, ls_iterations=50,
+    iterations=50, ls_iterations=50, noslip_iterations=3,
 )
 
 def results(worlds=9):
@@ -48,12 +48,14 @@ def results(worlds=9):
     scale, damping, loss = shared
     D, ref = some(2).abs() + 1, some(2) + 3
     rows = (D[:1], ref[:1], D[1:], ref[None, 1:], scale, scale.new_zeros(0, 1, 1), damping, loss, some(3))
-    qacc, qfrc, niter = solve(SYSTEM, M, some(6, 3), *contact, *rows, force, smooth, 0.5 * smooth)
-    moved = SELECT @ qacc
+    problem = (M, some(6, 3), *contact, *rows)
+    qacc, qfrc, niter = solve(SYSTEM, *problem, force, smooth, 0.5 * smooth)
+    without_slip = noslip(SYSTEM, *problem, smooth, qacc)
+    moved = SELECT @ qacc + SELECT @ without_slip[0]
     (grad,) = torch.autograd.grad(moved.square().sum(), force)
     mapped = torch.vmap(lambda x: SELECT @ x)(torch.stack([smooth, qacc]))
     dense = solve_dense(some(3, 3) + 3 * torch.eye(3)[..., None], some(3))
-    out = (M, *factor, smooth, qacc, qfrc, niter, moved, grad, mapped, dense)
+    out = (M, *factor, smooth, qacc, qfrc, niter, *without_slip, moved, grad, mapped, dense)
     return [x.detach() for x in out]
 """
 

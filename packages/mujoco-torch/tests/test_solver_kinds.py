@@ -1,4 +1,4 @@
-"""Equalities, friction losses, elliptic cones and conjugate gradients in the constraint solve.
+"""Equalities, friction losses, elliptic cones, conjugate gradients and the no-slip pass in the constraint solve.
 
 The solution is checked against the conditions of an optimum, written down here on their own, and against MuJoCo C.
 """
@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mujoco_torch._src.solver import RowKind, System, full_m, newton, solve
+from mujoco_torch._src.solver import RowKind, System, full_m, newton, noslip, solve
+from mujoco_torch._src.solver.noslip import noslip as noslip_reference
 from mujoco_torch._src.solver.rows import make_rows
 
 F64 = torch.float64
@@ -282,6 +283,34 @@ def test_several_trees(kind: str, dtype: torch.dtype, idle: float) -> None:
         assert niter.tolist() == expected[2].tolist()
     for x, y in zip((qacc, qfrc), expected[:2], strict=True):
         assert ((x - y).abs() / y.abs().amax(0).clamp_min(1)).max() < {F64: 1e-9, torch.float32: 1e-3}[dtype]
+
+
+def noslip_arguments(system: System, p: dict[str, Tensor], qacc: Tensor) -> list[Tensor]:
+    return [*(p[name] for name in p if name not in ("qfrc_smooth", "qacc_smooth", "qacc_warmstart")),
+            p["qacc_smooth"], qacc]  # fmt: skip
+
+
+@pytest.mark.parametrize("solver", [NEWTON, CG], ids=["newton", "cg"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=str)
+def test_noslip_equals_the_reference(kind: str, solver: int, dtype: torch.dtype) -> None:
+    """In float64 after as many sweeps; worlds differ in what they use, and one uses nothing. Also in ragged batches."""
+    for worlds, trees, sweeps in ((1, 1, 1), (9, 1, 30), (150, 2, 4)):
+        contacts = 3 * KINDS[kind].get("contacts", ())
+        tolerance = 1e-9 if dtype == F64 else 1e-5
+        options = dict(noslip_iterations=sweeps, noslip_tolerance=tolerance, solver=solver, trees=trees)
+        system = make_system(10, **{**KINDS[kind], "contacts": contacts}, **options)
+        p = make_problem(system, worlds, seed=worlds, idle=0.6)
+        p["given_D"][:, -1] = p["contact_D"][:, -1] = 0
+        p = {name: x.to(dtype) for name, x in p.items()}
+        arguments = noslip_arguments(system, p, reference(system, p)[0])
+        found, expected = noslip(system, *arguments), noslip_reference(*arguments, system.key)
+        if dtype == F64:
+            assert found[3].tolist() == expected[3].tolist()
+        assert found[3][-1] == 0 and (worlds == 1 or found[3].max() > 1)
+        limit = {F64: 1e-10, torch.float32: 1e-3}[dtype]
+        for x, y in zip(found[:3], expected[:3], strict=True):
+            assert ((x - y).abs() / y.abs().amax(0).clamp_min(1)).max() < limit
 
 
 def test_trees_do_not_see_each_other() -> None:

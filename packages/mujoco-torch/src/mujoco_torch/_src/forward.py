@@ -10,7 +10,6 @@ from mujoco_torch._src.constraint import (
     ROW_INPUTS,
     make_constraint,
     make_constraints,
-    row_jacobian,
     row_motion,
 )
 from mujoco_torch._src.contact import collision
@@ -120,48 +119,20 @@ def _solve(m: InsideModel, d: InsideData) -> InsideData:
             solver_niter=d.qacc_smooth.new_zeros(d.qacc_smooth.shape[-1], dtype=torch.int32),
         )
     rows = d.constraints
-    qacc, qfrc_constraint, niter = solver.solve(
-        m.system,
-        d.M,
-        d.cdof,
-        d.subtree_com,
-        d.contact_pos,
-        d.contact_frame,
-        m.row_edge,
-        rows.given_jac,
-        rows.given.D,
-        rows.given.reference,
-        rows.contact.D,
-        rows.contact_reference(m),
-        m.row_scale,
-        m.cone_friction,
-        m.row_damping,
-        m.frictionloss,
-        d.qvel,
-        d.qfrc_smooth,
-        d.qacc_smooth,
-        d.qacc_warmstart if m.warmstart else d.qacc_smooth,
-    )
-    residual = row_motion(m, d, m.body_dof @ (d.cdof * qacc), qacc) - d.efc_aref
-    efc_force = solver.row_force(m.system, d.efc_D, residual, m.frictionloss, m.cone_friction)
-    d = d.replace(qacc=qacc, qfrc_constraint=qfrc_constraint, efc_force=efc_force, solver_niter=niter)
-    return _noslip(m, d) if m.noslip_iterations else d
-
-
-def _noslip(m: InsideModel, d: InsideData) -> InsideData:
-    """Friction forces found again, as if they were hard, and the acceleration with them (``mj_solNoSlip``)."""
-    J = row_jacobian(m, d)
-    free = (J * d.qacc_smooth).sum(1) - d.efc_aref
-    efc_force, sweeps = solver.noslip(
-        m.system, d.M, J, d.efc_D, free, d.efc_force, m.frictionloss, m.cone_friction
-    )
-    qfrc_constraint = (J * efc_force.unsqueeze(1)).sum(0)
-    return d.replace(
-        qacc=d.qacc_smooth + solve_m(m, d, qfrc_constraint),
-        qfrc_constraint=qfrc_constraint,
-        efc_force=efc_force,
-        solver_niter=d.solver_niter + sweeps,
-    )
+    problem = (
+        d.M, d.cdof, d.subtree_com, d.contact_pos, d.contact_frame, m.row_edge, rows.given_jac, rows.given.D,
+        rows.given.reference, rows.contact.D, rows.contact_reference(m), m.row_scale, m.cone_friction, m.row_damping,
+        m.frictionloss, d.qvel,
+    )  # fmt: skip
+    warmstart = d.qacc_warmstart if m.warmstart else d.qacc_smooth
+    qacc, qfrc_constraint, niter = solver.solve(m.system, *problem, d.qfrc_smooth, d.qacc_smooth, warmstart)
+    if m.noslip_iterations:
+        qacc, qfrc_constraint, efc_force, sweeps = solver.noslip(m.system, *problem, d.qacc_smooth, qacc)
+        niter = niter + sweeps
+    else:
+        residual = row_motion(m, d, m.body_dof @ (d.cdof * qacc), qacc) - d.efc_aref
+        efc_force = solver.row_force(m.system, d.efc_D, residual, m.frictionloss, m.cone_friction)
+    return d.replace(qacc=qacc, qfrc_constraint=qfrc_constraint, efc_force=efc_force, solver_niter=niter)
 
 
 @public(reads=INPUTS, writes=tuple(name for name in FIELDS if name not in STATE))

@@ -214,8 +214,9 @@ class _System(ctypes.Structure):
         "solver",
         "iterations",
         "ls_iterations",
+        "noslip_iterations",
     )
-    tolerances = ("tolerance", "ls_tolerance")
+    tolerances = ("tolerance", "ls_tolerance", "noslip_tolerance")
     arrays = (
         "M_rowadr",
         "M_rownnz",

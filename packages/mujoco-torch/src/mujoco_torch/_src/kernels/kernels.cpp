@@ -6,13 +6,13 @@
 // (a "turn"), since their numbers share memory pages. The algorithms are those of solver/newton.py and solver/mass.py.
 //
 // This is one translation unit; its parts are, in this order, torch_api.h, structure.h, combine.h, simd.h, mass.h,
-// matrix.h, rows.h, factors.h, penalty.h, line_search.h, newton.h, workspace.h and elimination.h. An operator takes the
-// dispatcher's stack of arguments, each a handle or an integer, and leaves its results there. Plain C interface at the
-// end of this file.
+// matrix.h, rows.h, factors.h, penalty.h, line_search.h, newton.h, workspace.h, noslip.h and elimination.h. An operator
+// takes the dispatcher's stack of arguments, each a handle or an integer, and leaves its results there. Plain C
+// interface at the end of this file.
 
 #include "combine.h"
 #include "elimination.h"
-#include "workspace.h"
+#include "noslip.h"
 
 namespace {
 
@@ -210,40 +210,63 @@ void solve_dense_op(uint64_t* stack) {
   stack[0] = out.release();
 }
 
+// The first arguments of `solve` and `noslip`: M, and what rows are made of.
+struct RowInputs {
+  static constexpr int kCount = 16;
+  Input mass, cdof, com, pos, frame, edge, given, given_D, given_ref, contact_D, contact_ref, scale, friction, damping,
+      loss, qvel;
+
+  explicit RowInputs(const uint64_t* stack)
+      : mass(stack[0]), cdof(stack[1]), com(stack[2]), pos(stack[3]), frame(stack[4]), edge(stack[5]), given(stack[6]),
+        given_D(stack[7]), given_ref(stack[8]), contact_D(stack[9]), contact_ref(stack[10]), scale(stack[11]),
+        friction(stack[12]), damping(stack[13]), loss(stack[14]), qvel(stack[15]) {}
+
+  int64_t worlds() const { return mass.worlds(); }
+
+  // Also of the vectors of the joint space that come after them.
+  void expect(const System& s, std::initializer_list<const Input*> vectors) const {
+    const int64_t reference_axes = contact_ref.shape[0];
+    mass.expect("M", {s.nC(), worlds()}, mass);
+    cdof.expect("cdof", {6, s.nv, worlds()}, mass);
+    com.expect("subtree_com", {3, s.nbody, worlds()}, mass);
+    pos.expect("contact_pos", {3, s.contacts, worlds()}, mass);
+    frame.expect("contact_frame", {9, s.contacts, worlds()}, mass);
+    edge.expect("row_edge", {s.axes, s.rows, 1}, mass);
+    given.expect("given_jac", {s.nJ, given.worlds() == 1 ? 1 : worlds()}, mass);
+    given_D.expect("given_D", {s.ngiven, worlds()}, mass);
+    given_ref.expect("given_ref", {s.ngiven, worlds()}, mass);
+    contact_D.expect("contact_D", {s.contacts, worlds()}, mass);
+    contact_ref.expect("contact_ref", {reference_axes == 1 ? 1 : s.axes, s.contacts, worlds()}, mass);
+    scale.expect("row_scale", {s.rows, 1}, mass);
+    friction.expect("cone_friction", {s.cone ? s.axes : 0, s.contacts, 1}, mass);
+    damping.expect("damping", {s.ngiven + s.rows, 1}, mass);
+    loss.expect("frictionloss", {s.nf, 1}, mass);
+    qvel.expect("qvel", {s.nv, worlds()}, mass);
+    for (const Input* x : vectors) x->expect("a vector of the joint space", {s.nv, worlds()}, mass);
+  }
+
+  template <class T>
+  Factors<T> factors(const System& s) const {
+    return {&s, cdof.as<T>(), com.as<T>(), pos.as<T>(), frame.as<T>(), edge.as<T>(), given.as<T>(), given_D.as<T>(),
+            given_ref.as<T>(), contact_D.as<T>(), contact_ref.as<T>(), scale.as<T>(), friction.as<T>(), damping.as<T>(),
+            loss.as<T>(), qvel.as<T>(), worlds(), contact_ref.shape[0], given.worlds() == 1};
+  }
+};
+
 // solve(M, cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac, given_D, given_ref, contact_D,
 //       contact_ref, row_scale, cone_friction, damping, frictionloss, qvel, qfrc_smooth, qacc_smooth, qacc_warmstart,
 //       system) -> (Tensor, Tensor, Tensor)
 void solve_op(uint64_t* stack) {
-  const Input mass(stack[0]), cdof(stack[1]), com(stack[2]), pos(stack[3]), frame(stack[4]), edge(stack[5]),
-      given(stack[6]), given_D(stack[7]), given_ref(stack[8]), contact_D(stack[9]), contact_ref(stack[10]),
-      scale(stack[11]), friction(stack[12]), damping(stack[13]), loss(stack[14]), qvel(stack[15]), force(stack[16]),
-      smooth(stack[17]), warmstart(stack[18]);
-  const System& s = systems.find(int64_t(stack[19]));
-  const int64_t nv = s.nv, worlds = force.worlds(), reference_axes = contact_ref.shape[0];
-  mass.expect("M", {s.nC(), worlds}, mass);
-  cdof.expect("cdof", {6, nv, worlds}, mass);
-  com.expect("subtree_com", {3, s.nbody, worlds}, mass);
-  pos.expect("contact_pos", {3, s.contacts, worlds}, mass);
-  frame.expect("contact_frame", {9, s.contacts, worlds}, mass);
-  edge.expect("row_edge", {s.axes, s.rows, 1}, mass);
-  given.expect("given_jac", {s.nJ, given.worlds() == 1 ? 1 : worlds}, mass);
-  given_D.expect("given_D", {s.ngiven, worlds}, mass);
-  given_ref.expect("given_ref", {s.ngiven, worlds}, mass);
-  contact_D.expect("contact_D", {s.contacts, worlds}, mass);
-  contact_ref.expect("contact_ref", {reference_axes == 1 ? 1 : s.axes, s.contacts, worlds}, mass);
-  scale.expect("row_scale", {s.rows, 1}, mass);
-  friction.expect("cone_friction", {s.cone ? s.axes : 0, s.contacts, 1}, mass);
-  damping.expect("damping", {s.ngiven + s.rows, 1}, mass);
-  loss.expect("frictionloss", {s.nf, 1}, mass);
-  for (const Input* x : {&qvel, &force, &smooth, &warmstart}) x->expect("a vector of the joint space", {nv, worlds}, mass);
-  Output qacc({nv, worlds}, mass.dtype), qfrc({nv, worlds}, mass.dtype), niter({worlds}, torch.int32);
-  with_type(mass, [&](auto type) {
+  const RowInputs in(stack);
+  const uint64_t* more = stack + RowInputs::kCount;
+  const Input force(more[0]), smooth(more[1]), warmstart(more[2]);
+  const System& s = systems.find(int64_t(more[3]));
+  const int64_t worlds = in.worlds(), dtype = in.mass.dtype;
+  in.expect(s, {&force, &smooth, &warmstart});
+  Output qacc({s.nv, worlds}, dtype), qfrc({s.nv, worlds}, dtype), niter({worlds}, torch.int32);
+  with_type(in.mass, [&](auto type) {
     using T = typename decltype(type)::type;
-    const Factors<T> factors{&s, cdof.as<T>(), com.as<T>(), pos.as<T>(), frame.as<T>(), edge.as<T>(), given.as<T>(),
-                             given_D.as<T>(), given_ref.as<T>(), contact_D.as<T>(), contact_ref.as<T>(),
-                             scale.as<T>(), friction.as<T>(), damping.as<T>(), loss.as<T>(), qvel.as<T>(), worlds, reference_axes,
-                             given.worlds() == 1};
-    const Problem<T> problem{&s, factors, mass.as<T>(), force.as<T>(), smooth.as<T>(), warmstart.as<T>(),
+    const Problem<T> problem{&s, in.factors<T>(s), in.mass.as<T>(), force.as<T>(), smooth.as<T>(), warmstart.as<T>(),
                              qacc.as<T>(), qfrc.as<T>(), niter.as<int32_t>(), worlds};
     const auto body = [&](Work<T>* works, const Turn& turn) {
       if (s.general()) {
@@ -252,11 +275,40 @@ void solve_op(uint64_t* stack) {
         solve_turn<T, false>(problem, works, turn);
       }
     };
-    for_turns<T>(nv, s.nC(), s.slots(), worlds, body, s.cone_slots());
+    for_turns<T>(s.nv, s.nC(), s.slots(), worlds, body, s.cone_slots());
   });
   stack[0] = qacc.release();
   stack[1] = qfrc.release();
   stack[2] = niter.release();
+}
+
+// noslip(M to qvel as of solve, qacc_smooth, qacc, system) -> (Tensor, Tensor, Tensor, Tensor)
+void noslip_op(uint64_t* stack) {
+  const RowInputs in(stack);
+  const uint64_t* more = stack + RowInputs::kCount;
+  const Input smooth(more[0]), qacc(more[1]);
+  const System& s = systems.find(int64_t(more[2]));
+  const int64_t worlds = in.worlds(), dtype = in.mass.dtype;
+  in.expect(s, {&smooth, &qacc});
+  Output out({s.nv, worlds}, dtype), qfrc({s.nv, worlds}, dtype), force({s.ngiven + s.rows, worlds}, dtype),
+      sweeps({worlds}, torch.int32);
+  with_type(in.mass, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const NoSlip<T> pass{&s, in.factors<T>(s), in.mass.as<T>(), smooth.as<T>(), qacc.as<T>(),
+                         out.as<T>(), qfrc.as<T>(), force.as<T>(), sweeps.as<int32_t>(), worlds};
+    const auto body = [&](Work<T>* works, const Turn& turn) {
+      if (s.general()) {
+        noslip_turn<T, true>(pass, works, turn);
+      } else {
+        noslip_turn<T, false>(pass, works, turn);
+      }
+    };
+    for_turns<T>(s.nv, s.nC(), s.slots(), worlds, body, s.cone_slots());
+  });
+  stack[0] = out.release();
+  stack[1] = qfrc.release();
+  stack[2] = force.release();
+  stack[3] = sweeps.release();
 }
 
 }  // namespace
@@ -283,5 +335,6 @@ MJT_OPERATOR(solve_m)
 MJT_OPERATOR(hessian_solve)
 MJT_OPERATOR(solve_dense)
 MJT_OPERATOR(solve)
+MJT_OPERATOR(noslip)
 
 }  // extern "C"

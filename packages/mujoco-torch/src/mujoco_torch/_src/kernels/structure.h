@@ -33,8 +33,8 @@ struct Pattern {
 
 // What Python passes: `_System` in __init__.py has the same fields in the same order.
 struct SystemSpec {
-  int64_t nv, nbody, ngiven, nJ, contacts, rows, axes, ne, nf, cone, solver, iterations, ls_iterations;
-  double tolerance, ls_tolerance;
+  int64_t nv, nbody, ngiven, nJ, contacts, rows, axes, ne, nf, cone, solver, iterations, ls_iterations, noslip_iterations;
+  double tolerance, ls_tolerance, noslip_tolerance;
   const int64_t *M_rowadr, *M_rownnz, *M_colind, *dof_bodyid;
   const int64_t *given_start, *given_dof;             // first value of each given row, then their number; their dofs
   const int64_t *row_axis;                            // of each contact row
@@ -51,8 +51,8 @@ constexpr int64_t kNewton = 2;  // mjSOL_NEWTON
 
 // The structure of the constraint problem of a model. Constraints are its given rows, then its contacts.
 struct System {
-  int64_t nv, nbody, ngiven, nJ, contacts, rows, axes, ne, nf, cone, solver, iterations, ls_iterations;
-  double tolerance, ls_tolerance;
+  int64_t nv, nbody, ngiven, nJ, contacts, rows, axes, ne, nf, cone, solver, iterations, ls_iterations, noslip_iterations;
+  double tolerance, ls_tolerance, noslip_tolerance;
   std::vector<int64_t> M_rowadr, M_rownnz, M_colind, dof_bodyid, given_start, given_dof, row_axis, contact_row;
   std::vector<int64_t> side_start, side_root, column_start;
   std::vector<Column> columns;
@@ -63,8 +63,9 @@ struct System {
 
   explicit System(const SystemSpec& s)
       : nv(s.nv), nbody(s.nbody), ngiven(s.ngiven), nJ(s.nJ), contacts(s.contacts), rows(s.rows), axes(s.axes),
-        ne(s.ne), nf(s.nf), cone(s.cone), solver(s.solver), iterations(s.iterations), ls_iterations(s.ls_iterations), tolerance(s.tolerance),
-        ls_tolerance(s.ls_tolerance), M_rowadr(s.M_rowadr, s.M_rowadr + s.nv),
+        ne(s.ne), nf(s.nf), cone(s.cone), solver(s.solver), iterations(s.iterations), ls_iterations(s.ls_iterations),
+        noslip_iterations(s.noslip_iterations), tolerance(s.tolerance), ls_tolerance(s.ls_tolerance),
+        noslip_tolerance(s.noslip_tolerance), M_rowadr(s.M_rowadr, s.M_rowadr + s.nv),
         M_rownnz(s.M_rownnz, s.M_rownnz + s.nv), dof_bodyid(s.dof_bodyid, s.dof_bodyid + s.nv),
         given_start(s.given_start, s.given_start + s.ngiven + 1), given_dof(s.given_dof, s.given_dof + s.nJ),
         row_axis(s.row_axis, s.row_axis + s.rows), contact_row(s.contact_row, s.contact_row + s.contacts + 1),

@@ -16,12 +16,16 @@ from torch import Tensor
 
 from .linalg import MINVAL
 from .mass import full_m
+from .penalty import make_penalty
+from .rows import make_rows
 from .system import System
 
 _FLAT = 1e-10
 """Least diagonal of a block, largest change of the cost that counts as none, and the precision of a cone's solve."""
 
 _CONE_STEPS = 20
+_ROUNDING = 16.0
+"""Times the epsilon of the dtype: a pivot below that part of its diagonal is rounding."""
 
 BLOCK = 128
 """Worlds at a time on a CPU: of 200 rows and 27 dofs there are two arrays of 5,400 numbers a world."""
@@ -51,50 +55,78 @@ class Forces(NamedTuple):
         return Forces(*(torch.where(mask, x, y) for x, y in zip(self, other, strict=True)))
 
 
-def noslip(
-    M: Tensor,
-    J: Tensor,
-    D: Tensor,
-    b: Tensor,
-    force: Tensor,
-    frictionloss: Tensor,
-    cone_friction: Tensor,
-    system: int,
-) -> tuple[Tensor, Tensor]:
-    """Forces (nefc, B) of all rows after the pass, and its sweeps (B,) int32.
+def noslip(*args) -> tuple[Tensor, ...]:
+    """The operator `noslip`: qacc and qfrc_constraint (nv, B), forces (nefc, B), sweeps (B,) int32.
 
-    M (nC, B), dense J (nefc, nv, B), D (nefc, B), b (nefc, B), and the forces of the solve (nefc, B).
+    Its arguments are M and what rows are made of, as `solve` takes them, then qacc_smooth, qacc and the system.
     """
+    *inputs, system = args
     s = System.of(system)
-    worlds = M.shape[-1]
-    given = (M, J, D, b, force, frictionloss.expand(-1, worlds), cone_friction.expand(-1, -1, worlds))
-    if M.device.type != "cpu" or worlds <= BLOCK:
-        return _pass(s, *given)
-    parts = [_pass(s, *part) for part in zip(*(x.split(BLOCK, -1) for x in given), strict=True)]
-    forces, sweeps = (torch.cat(x, -1) for x in zip(*parts, strict=True))
-    return forces, sweeps
+    return _by_blocks(lambda *part: _pass(s, *part), _each_world(inputs))
 
 
-def _pass(
-    s: System,
-    M: Tensor,
-    J: Tensor,
-    D: Tensor,
-    b: Tensor,
-    force: Tensor,
-    frictionloss: Tensor,
-    cone_friction: Tensor,
-) -> tuple[Tensor, Tensor]:
+def noslip_grad(*args) -> tuple[Tensor, ...]:
+    """Gradients of the tensors that `noslip` takes, of those of its first three results, through all sweeps.
+
+    Each comes with its worlds, also where the tensor is the same in all of them.
+    """
+    *inputs, system = args
+    s = System.of(system)
+
+    def pull(*part: Tensor) -> tuple[Tensor, ...]:
+        *given, grad_qacc, grad_qfrc, grad_force = part
+        vjp = torch.func.vjp(lambda *x: _pass(s, *x)[:3], *given)[1]
+        return vjp((grad_qacc, grad_qfrc, grad_force))
+
+    return _by_blocks(pull, _each_world(inputs))
+
+
+def _each_world(inputs: list[Tensor]) -> list[Tensor]:
+    """Tensors with the worlds of the first, M."""
+    return [x.expand(*x.shape[:-1], inputs[0].shape[-1]) for x in inputs]
+
+
+def _by_blocks(function: Callable, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    """The results of a function of some worlds, for all of them."""
+    if inputs[0].device.type != "cpu" or inputs[0].shape[-1] <= BLOCK:
+        return tuple(x.clone(memory_format=torch.contiguous_format) for x in function(*inputs))
+    parts = zip(*(x.split(BLOCK, -1) for x in inputs), strict=True)
+    return tuple(torch.cat(x, -1) for x in zip(*(function(*part) for part in parts), strict=True))
+
+
+def _pass(s: System, M: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *factors, cone_friction, damping, frictionloss, qvel, qacc_smooth, qacc = inputs
+    J, D, reference = make_rows(s, *factors)
+    aref = reference - damping * _mul(J, qvel)
+    force = make_penalty(s, D, frictionloss, cone_friction).force(_mul(J, qacc) - aref)
     mass = full_m(M, s).movedim(-1, 0)
-    scale = 1 / mass.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(MINVAL)
-    half = torch.linalg.solve_triangular(torch.linalg.cholesky_ex(mass)[0], J.permute(2, 1, 0), upper=False)
+    root = torch.linalg.cholesky_ex(mass)[0]
+    half = torch.linalg.solve_triangular(root, J.permute(2, 1, 0), upper=False)
     half = half.permute(2, 1, 0).contiguous()
-    dual = Dual(half, b, D > 0, frictionloss, cone_friction)
-    gain = 0.5 * (force * force / torch.where(D > 0, D, 1.0)).sum(0)
+    dual = Dual(half, _mul(J, qacc_smooth) - aref, D > 0, frictionloss, cone_friction)
+    scale = 1 / mass.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(MINVAL)
+    gain = 0.5 * (force * force / torch.where(dual.active, D, 1.0)).sum(0)
+    force, niter = _sweeps(s, dual, Forces(force, _mul_transposed(half, force)), scale, gain)
+    qfrc = _mul_transposed(J, force)
+    change = torch.cholesky_solve(qfrc.T.unsqueeze(-1), root).squeeze(-1).T
+    return qacc_smooth + change, qfrc, force, niter
+
+
+def _mul(J: Tensor, x: Tensor) -> Tensor:
+    return (J * x).sum(1)
+
+
+def _mul_transposed(J: Tensor, x: Tensor) -> Tensor:
+    return (J * x.unsqueeze(1)).sum(0)
+
+
+def _sweeps(s: System, dual: Dual, forces: Forces, scale: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+    """Forces of all rows when each world has stopped, and its sweeps; `gain` is of what is no longer regularised."""
     done = ~dual.active.any(0)
-    niter = torch.zeros_like(scale, dtype=torch.int32)
-    forces = Forces(force, (half * force.unsqueeze(1)).sum(0))
+    niter = torch.zeros_like(done, dtype=torch.int32)
     for _ in range(s.noslip_iterations):
+        if done.device.type == "cpu" and bool(done.all()):
+            break
         new, change = _sweep(s, dual, forces)
         gain = gain - change
         forces = forces.where(done, new)
@@ -133,9 +165,8 @@ def _update(
     half, old = dual.half[at], forces.rows[at]
     residual = dual.b[at] + (half * forces.joint).sum(1)
     block = (half.unsqueeze(1) * half.unsqueeze(0)).sum(2)
-    eye = torch.eye(len(rows), dtype=block.dtype, device=block.device).unsqueeze(-1)
-    diagonal = (block * eye).sum(1).clamp_min(MINVAL if len(rows) == 1 else _FLAT)
-    block = block * (1 - eye) + diagonal.unsqueeze(1) * eye
+    least = MINVAL if len(rows) == 1 else _FLAT
+    block = _shifted(block, (least - block.diagonal().T).clamp_min(0))
     new = solve(block, residual - (block * old).sum(1), old, *bounds)
     step = new - old
     change = (step * (0.5 * (block * step).sum(1) + residual)).sum(0)
@@ -166,16 +197,14 @@ def _in_cone(A: Tensor, b: Tensor, old: Tensor, friction: Tensor, normal: Tensor
 
     Its multiplier is the root of |v|^2 - normal^2, found by Newton's method from zero on, from one side.
     """
-    n = len(b)
-    eye = torch.eye(n, dtype=b.dtype, device=b.device).unsqueeze(-1)
     A, b = A * friction.unsqueeze(1) * friction, b * friction
     held = (normal >= MINVAL) & ~_singular(A)
-    A = torch.where(held, A, eye)
+    A = _shifted(torch.where(held, A, 0.0), torch.where(held, 0.0, 1.0))
     square = torch.where(held, normal, 1.0) ** 2
     multiplier, going = torch.zeros_like(normal), held
     v = torch.zeros_like(b)
     for _ in range(_CONE_STEPS):
-        found, bent = _solve_small(A + multiplier * eye, -b)
+        found, bent = _solve_small(_shifted(A, multiplier), -b)
         v = torch.where(going, found, v)
         over = (found * found).sum(0) - square
         going = going & (over >= _FLAT)
@@ -188,10 +217,20 @@ def _in_cone(A: Tensor, b: Tensor, old: Tensor, friction: Tensor, normal: Tensor
     return torch.where(held, friction * v * torch.where(outside, reach, 1.0), 0.0)
 
 
+def _shifted(A: Tensor, by: Tensor) -> Tensor:
+    """A (n, n, B) plus a diagonal, by (n, B), or by (B,) everywhere."""
+    return A + torch.diag_embed(by.expand(len(A), -1).T, dim1=0, dim2=1)
+
+
 def _singular(A: Tensor) -> Tensor:
-    """Where C takes A (n, n, B) for singular: by its determinant up to n = 3, then by its pivots."""
+    """Where C takes A (n, n, B) for singular: by its determinant up to n = 3, then by its pivots.
+
+    Also where a pivot is rounding: in float32 that is more than C's threshold.
+    """
     pivots = torch.stack(_factor(A.detach())[1])
-    return (pivots.prod(0) if len(A) <= 3 else pivots.amin(0)) < _FLAT
+    rounding = _ROUNDING * torch.finfo(A.dtype).eps * A.detach().diagonal().T
+    small = (pivots.prod(0) if len(A) <= 3 else pivots.amin(0)) < _FLAT
+    return small | (pivots < rounding).any(0)
 
 
 def _factor(A: Tensor) -> tuple[list[list[Tensor]], list[Tensor]]:
@@ -224,21 +263,3 @@ def _solve_small(A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
     found = solve(b)
     return found, solve(found)
-
-
-def noslip_grad(
-    M: Tensor,
-    J: Tensor,
-    D: Tensor,
-    b: Tensor,
-    force: Tensor,
-    frictionloss: Tensor,
-    cone_friction: Tensor,
-    grad: Tensor,
-    system: int,
-) -> tuple[Tensor, ...]:
-    """Gradients of the tensors that `noslip` takes, of that of the forces, through all sweeps; each with its worlds."""
-    worlds = M.shape[-1]
-    inputs = (M, J, D, b, force, frictionloss.expand(-1, worlds), cone_friction.expand(-1, -1, worlds))
-    pull = torch.func.vjp(lambda *x: noslip(*x, system)[0], *inputs)[1]
-    return tuple(x.contiguous() for x in pull(grad))

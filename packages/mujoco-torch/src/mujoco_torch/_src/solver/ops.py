@@ -1,4 +1,4 @@
-"""The operators of the dynamics problem: mass_matrix, factor_m, solve_m and solve, with their gradients.
+"""The operators of the dynamics problem: mass_matrix, factor_m, solve_m, solve and noslip, with their gradients.
 
 All tensors are float32 or float64, on one device, with the world as their last dimension; they need not be contiguous.
 """
@@ -84,64 +84,48 @@ def solve(
     D is zero in what is not active, and only what is active costs time. Gradients are those of the optimum, whatever
     the iterations; qacc_warmstart and qacc_smooth, where the iterations start, have none.
     """
-    nv, ncon, ngiven = system.nv, system.contacts, system.ngiven
-    _check(
-        "solve", M.shape[-1], M=(M, system.nC), cdof=(cdof, 6, nv), subtree_com=(subtree_com, 3, system.nbody),
-        contact_pos=(contact_pos, 3, ncon), contact_frame=(contact_frame, 9, ncon), given_D=(given_D, ngiven),
-        given_ref=(given_ref, ngiven), contact_D=(contact_D, ncon),
-        contact_ref=(contact_ref, system.axes if contact_ref.shape[0] > 1 else 1, ncon), qvel=(qvel, nv),
-        qfrc_smooth=(qfrc_smooth, nv), qacc_smooth=(qacc_smooth, nv), qacc_warmstart=(qacc_warmstart, nv),
+    rows = _check_rows(
+        "solve", system, M, cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac, given_D, given_ref,
+        contact_D, contact_ref, row_scale, cone_friction, damping, frictionloss, qvel,
     )  # fmt: skip
-    shared = dict(
-        row_edge=(row_edge, system.axes, system.rows), row_scale=(row_scale, system.rows),
-        cone_friction=(cone_friction, system.axes if system.cone else 0, ncon), damping=(damping, system.nefc),
-        frictionloss=(frictionloss, system.nf),
-    )  # fmt: skip
-    for name, (x, *sizes) in shared.items():
-        _check_one("solve", name, x, (*sizes, 1), M)
-    _check_one(
-        "solve", "given_jac", given_jac, (system.nJ, 1 if given_jac.shape[-1] == 1 else M.shape[-1]), M
-    )
-    if (
-        torch._C._are_functorch_transforms_active()
-    ):  # the rule of vmap multiplies the worlds of every argument
-        given_jac = given_jac.expand(-1, M.shape[-1])
-    return _solve(
-        M, cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac, given_D, given_ref, contact_D,
-        contact_ref, row_scale, cone_friction, damping, frictionloss, qvel, qfrc_smooth, qacc_smooth, qacc_warmstart,
-        system.key,
-    )  # fmt: skip
+    starts = dict(qfrc_smooth=qfrc_smooth, qacc_smooth=qacc_smooth, qacc_warmstart=qacc_warmstart)
+    _check("solve", M.shape[-1], M=(M, system.nC), **{name: (x, system.nv) for name, x in starts.items()})
+    return _solve(*rows, *starts.values(), system.key)
 
 
-def noslip(
-    system: System,
-    M: Tensor,
-    J: Tensor,
-    D: Tensor,
-    b: Tensor,
-    force: Tensor,
-    frictionloss: Tensor,
-    cone_friction: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Forces (nefc, B) of all rows after the no-slip pass, and its sweeps (B,) int32.
+def noslip(system: System, *arguments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """qacc and qfrc_constraint (nv, B), forces (nefc, B) of all rows and sweeps (B,) int32 of the no-slip pass.
 
-    M (nC, B), J (nefc, nv, B), D (nefc, B), b = J qacc_smooth - aref (nefc, B), the forces of the solve (nefc, B),
-    frictionloss (nf, 1), cone_friction as in `solve`. Gradients go through all sweeps; there are no second ones.
+    Takes what `solve` takes, up to qvel, then qacc_smooth and the qacc (nv, B) that `solve` found. Gradients go
+    through all sweeps; there are no second ones.
     """
-    nefc = system.nefc
-    _check(
-        "noslip",
-        M.shape[-1],
-        M=(M, system.nC),
-        J=(J, nefc, system.nv),
-        D=(D, nefc),
-        b=(b, nefc),
-        force=(force, nefc),
-    )
-    _check_one("noslip", "frictionloss", frictionloss, (system.nf, 1), M)
-    shape = (system.axes if system.cone else 0, system.contacts, 1)
-    _check_one("noslip", "cone_friction", cone_friction, shape, M)
-    return _noslip(M, J, D, b, force, frictionloss, cone_friction, system.key)
+    *rows, qacc_smooth, qacc = arguments
+    rows, nv = _check_rows("noslip", system, *rows), system.nv
+    _check("noslip", qacc.shape[-1], M=(rows[0], system.nC), qacc_smooth=(qacc_smooth, nv), qacc=(qacc, nv))
+    return _noslip(*rows, qacc_smooth, qacc, system.key)
+
+
+def _check_rows(op: str, system: System, *rows: Tensor) -> list[Tensor]:
+    """The arguments of `_ROWS`, fit for `vmap`."""
+    given = dict(zip(_ROWS, rows, strict=True))
+    M, nv, ncon, ngiven = rows[0], system.nv, system.contacts, system.ngiven
+    shared = dict(
+        row_edge=(system.axes, system.rows), row_scale=(system.rows,), damping=(system.nefc,),
+        cone_friction=(system.axes if system.cone else 0, ncon), frictionloss=(system.nf,),
+    )  # fmt: skip
+    each = dict(
+        M=(system.nC,), cdof=(6, nv), subtree_com=(3, system.nbody), contact_pos=(3, ncon), contact_frame=(9, ncon),
+        given_D=(ngiven,), given_ref=(ngiven,), contact_D=(ncon,), qvel=(nv,),
+        contact_ref=(system.axes if given["contact_ref"].shape[0] > 1 else 1, ncon),
+    )  # fmt: skip
+    _check(op, M.shape[-1], **{name: (given[name], *sizes) for name, sizes in each.items()})
+    for name, sizes in shared.items():
+        _check_one(op, name, given[name], (*sizes, 1), M)
+    jac = given["given_jac"]
+    _check_one(op, "given_jac", jac, (system.nJ, 1 if jac.shape[-1] == 1 else M.shape[-1]), M)
+    if torch._C._are_functorch_transforms_active():
+        given["given_jac"] = jac.expand(-1, M.shape[-1])  # vmap multiplies the worlds of every argument
+    return list(given.values())
 
 
 def _check(op: str, worlds: int, **arguments: tuple) -> None:
@@ -186,13 +170,17 @@ _hessian_solve_operator = ops.define(
     linalg.hessian_solve,
     lambda M, J, w, b: b.new_empty(b.shape),
 )
+_ROWS = (
+    "M", "cdof", "subtree_com", "contact_pos", "contact_frame", "row_edge", "given_jac", "given_D", "given_ref",
+    "contact_D", "contact_ref", "row_scale", "cone_friction", "damping", "frictionloss", "qvel",
+)  # fmt: skip
+"""The first arguments of `solve` and `noslip`: the inertia, and what rows are made of."""
 _SHARED = (5, 11, 12, 13, 14)
-"""Positions of the arguments of `solve` that are the same in all worlds."""
+"""Positions of those that are the same in all worlds."""
+_ROWS_SCHEMA = ", ".join(f"Tensor {name}" for name in _ROWS)
 _solve_operator = ops.define(
-    "solve(Tensor M, Tensor cdof, Tensor subtree_com, Tensor contact_pos, Tensor contact_frame, Tensor row_edge, "
-    "Tensor given_jac, Tensor given_D, Tensor given_ref, Tensor contact_D, Tensor contact_ref, Tensor row_scale, "
-    "Tensor cone_friction, Tensor damping, Tensor frictionloss, Tensor qvel, Tensor qfrc_smooth, Tensor qacc_smooth, "
-    "Tensor qacc_warmstart, int system) -> (Tensor, Tensor, Tensor)",
+    f"solve({_ROWS_SCHEMA}, Tensor qfrc_smooth, Tensor qacc_smooth, Tensor qacc_warmstart, int system) -> "
+    "(Tensor, Tensor, Tensor)",
     newton.solve,
     lambda M, *rest: (
         rest[-2].new_empty(rest[-2].shape),
@@ -203,22 +191,22 @@ _solve_operator = ops.define(
     cuda=_TRITON,
 )
 _noslip_operator = ops.define(
-    "noslip(Tensor M, Tensor J, Tensor D, Tensor b, Tensor force, Tensor frictionloss, Tensor cone_friction, "
-    "int system) -> (Tensor, Tensor)",
+    f"noslip({_ROWS_SCHEMA}, Tensor qacc_smooth, Tensor qacc, int system) -> (Tensor, Tensor, Tensor, Tensor)",
     pass_.noslip,
-    lambda M, J, D, b, force, *rest: (
-        force.new_empty(force.shape),
+    lambda M, *rest: (
+        rest[-2].new_empty(rest[-2].shape),
+        rest[-2].new_empty(rest[-2].shape),
+        M.new_empty((System.of(rest[-1]).nefc, M.shape[-1])),
         M.new_empty(M.shape[-1], dtype=torch.int32),
     ),
-    shared=(5, 6),
-    kernel=False,
+    shared=_SHARED,
 )
 _noslip_grad = ops.define(
-    "noslip_grad(Tensor M, Tensor J, Tensor D, Tensor b, Tensor force, Tensor frictionloss, Tensor cone_friction, "
-    "Tensor grad, int system) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"noslip_grad({_ROWS_SCHEMA}, Tensor qacc_smooth, Tensor qacc, Tensor grad_qacc, Tensor grad_qfrc, "
+    f"Tensor grad_force, int system) -> ({', '.join(18 * ['Tensor'])})",
     pass_.noslip_grad,
-    lambda *x: tuple(y.new_empty((*y.shape[:-1], x[0].shape[-1])) for y in x[:7]),
-    shared=(5, 6),
+    lambda *x: tuple(y.new_empty((*y.shape[:-1], x[0].shape[-1])) for y in x[:18]),
+    shared=_SHARED,
     kernel=False,
 )
 
@@ -356,19 +344,21 @@ class _NoSlip(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs[:7])
-        ctx.system = System.of(inputs[7])
-        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs[:-1])
+        ctx.system = System.of(inputs[-1])
+        ctx.mark_non_differentiable(output[3])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads):
-        *each, loss, friction = _noslip_grad(*ctx.saved_tensors, grads[0], ctx.system.key)
-        return *each, loss.sum(-1, keepdim=True), friction.sum(-1, keepdim=True), None
+        inputs = ctx.saved_tensors
+        each = _noslip_grad(*inputs, *grads[:3], ctx.system.key)
+        pairs = zip(inputs, each, strict=True)
+        return *(y.sum(-1, keepdim=True) if x.shape[-1] == 1 else y for x, y in pairs), None
 
     @staticmethod
     def vmap(info, in_dims, *args):
-        return ops.vmapped(_noslip, (5, 6), info.batch_size, in_dims, args)
+        return ops.vmapped(_noslip, _SHARED, info.batch_size, in_dims, args)
 
 
 def _product(J: Tensor, x: Tensor) -> Tensor:

@@ -1,0 +1,487 @@
+// The no-slip pass of noslip.py for a group of worlds.
+//
+// Friction has slots of its own, in C's order: first the losses, then the contacts. The k-th of each world that uses
+// friction is in the k-th of them, so that a sweep takes the worlds of a group along together, each through its own.
+// Slots, or lanes of them, that hold nothing are zero and stay so. Rows of cones are scaled, as in rows.h.
+
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "workspace.h"
+
+namespace {
+
+template <class T>
+struct NoSlip {
+  const System* system;
+  Factors<T> factors;
+  const T *mass, *qacc_smooth, *qacc;
+  T *new_qacc, *qfrc_constraint, *force;
+  int32_t* sweeps;
+  int64_t worlds;
+};
+
+constexpr int kBlock = kMaxAxes - 1;  // rows whose friction is found together, at most
+template <class T>
+constexpr T kFlat = T(1e-10);
+constexpr int kConeSteps = 20;
+template <class T>
+constexpr T kRounding = 16 * std::numeric_limits<T>::epsilon();
+
+// Rows of a cone's block, of those that slide: one of the sizes there is code for.
+inline int cone_size(int64_t rows) { return rows <= 2 ? 2 : rows == 3 ? 3 : kBlock; }
+
+// A row of friction: its slot among all rows, and here.
+struct Place {
+  int row, slot, lane;
+};
+
+template <class T>
+struct Friction {
+  Vec<T>*b, *force;              // of each slot of all rows: J qacc_smooth - aref, and the force
+  Vec<T>*root, *joint;           // of each dof: D^-1/2 of M = L' D L, and half' force of all rows
+  Vec<T>* half;                  // of each slot: J L^-1 D^-1/2, so that A = half half'
+  Vec<T>* block;                 // its row of A among the rows that are found together, in kBlock numbers
+  Vec<T>*slot_b, *slot_force, *least;  // b, force, and what the diagonal of A is raised to
+  Vec<T>*bound, *rank;           // of the first slot of each: the loss or the normal force, and how many rows a cone has
+  uint64_t* blocks;              // tiles of `half` that are other than zero
+  int* sizes;                    // slots in use of each contact
+  Entry* entries;
+  Place* places;
+  int losses, contacts, place_count;
+  int64_t width;                 // slots there are for a contact
+};
+
+inline int64_t friction_width(const System& s) { return s.cone ? cone_size(s.axes - 1) : 2 * (s.axes - 1); }
+
+template <class T>
+Friction<T> lay_out_friction(Arena& arena, const System& s) {
+  Friction<T> f;
+  f.width = friction_width(s);
+  const size_t padded = size_t(tiles(s.nv)) * kTile, rows = size_t(s.slots()), slots = size_t(s.nf + s.contacts * f.width);
+  for (Vec<T>** x : {&f.b, &f.force}) *x = arena.take<Vec<T>>(rows);
+  for (Vec<T>** x : {&f.root, &f.joint}) *x = arena.take<Vec<T>>(padded);
+  f.half = arena.take<Vec<T>>(slots * padded);
+  f.block = arena.take<Vec<T>>(slots * kBlock);
+  for (Vec<T>** x : {&f.slot_b, &f.slot_force, &f.least, &f.bound, &f.rank}) *x = arena.take<Vec<T>>(slots);
+  f.blocks = arena.take<uint64_t>(slots);
+  f.sizes = arena.take<int>(size_t(s.contacts));
+  f.entries = arena.take<Entry>(rows * kLanes<T>);
+  f.places = arena.take<Place>(slots * kLanes<T>);
+  return f;
+}
+
+thread_local Buffer friction_buffer;
+
+template <class T>
+Friction<T> reserve_friction(const System& s) {
+  Arena measure{nullptr};
+  lay_out_friction<T>(measure, s);
+  Arena arena{friction_buffer.reserve(measure.used)};
+  return lay_out_friction<T>(arena, s);
+}
+
+// ---- the rows of friction
+
+// Forces of all rows at w.qacc, b, and 1/2 sum f^2 / D: the cost of what the pass no longer regularises.
+template <class T, bool general>
+Vec<T> start_forces(Work<T>& w, Friction<T>& f, int nb) {
+  const Rows<T>& rows = w.rows;
+  row_products<T>(rows, w.smooth, f.b, nb);
+  row_products<T>(rows, w.qacc, f.force, nb);
+  for (int k = 0; k < rows.count; ++k) {
+    f.b[k] -= rows.aref[k];
+    f.force[k] -= rows.aref[k];
+  }
+  Vec<T> twice = {};
+  for (int k = 0; k < rows.plain; ++k) {
+    const Vec<T> p = within<T, general>(rows, k, f.force[k]);
+    f.force[k] = -rows.weight[k] * p;
+    twice += rows.weight[k] * p * p;
+  }
+  for (int c = 0; general && c < cones<T>(rows); ++c) {
+    Vec<T>*force = f.force + rows.plain + c * rows.axes, p[kMaxAxes];
+    project<T>(rows, c, force, p);
+    for (int j = 0; j < rows.axes; ++j) force[j] = -rows.cone_weight[c] * p[j];
+    twice += rows.cone_weight[c] * dot<T>(p, p, rows.axes);
+  }
+  return T(0.5) * twice;
+}
+
+template <class T>
+void open_friction(Friction<T>& f, int slot, int padded) {
+  std::memset(f.half + size_t(slot) * padded, 0, size_t(padded) * sizeof(Vec<T>));
+  f.slot_b[slot] = f.slot_force[slot] = f.bound[slot] = f.rank[slot] = Vec<T>{};
+  f.least[slot] = fill<T>(T(1));
+}
+
+// Copies a row of all rows to a slot of friction.
+template <class T>
+void place_row(const Rows<T>& rows, Friction<T>& f, Place place, T least, int nb) {
+  const Vec<T>* source = rows.jac + size_t(place.row) * nb * kTile;
+  Vec<T>* target = f.half + size_t(place.slot) * nb * kTile;
+  for (int b = 0; b < nb; ++b) {
+    if (!has_block(rows.blocks[place.row], b)) continue;
+    for (int c = b * kTile; c < (b + 1) * kTile; ++c) target[c][place.lane] = source[c][place.lane];
+  }
+  f.slot_b[place.slot][place.lane] = f.b[place.row][place.lane];
+  f.slot_force[place.slot][place.lane] = f.force[place.row][place.lane];
+  f.least[place.slot][place.lane] = least;
+  f.places[f.place_count++] = place;
+}
+
+template <class T>
+void place_loss(const NoSlip<T>& p, const Rows<T>& rows, Friction<T>& f, const Entry& entry, int slot, int nb) {
+  if (slot == f.losses) open_friction<T>(f, f.losses++, nb * kTile);
+  place_row<T>(rows, f, {entry.slot, slot, entry.lane}, kMinVal<T>, nb);
+  f.bound[slot][entry.lane] = p.factors.loss[entry.constraint - p.system->ne];
+}
+
+template <class T>
+void place_contact(const NoSlip<T>& p, const Rows<T>& rows, Friction<T>& f, const Entry& entry, int at, int nb) {
+  const System& s = *p.system;
+  const int64_t contact = entry.constraint - s.ngiven;
+  const int normal = s.cone ? 1 : 0, first = int(s.nf + at * f.width);
+  const int count = int(s.contact_row[contact + 1] - s.contact_row[contact]) - normal;
+  if (at == f.contacts) f.sizes[f.contacts++] = 0;
+  for (int& size = f.sizes[at]; size < (s.cone ? cone_size(count) : count); ++size) {
+    open_friction<T>(f, first + size, nb * kTile);
+  }
+  const T* friction = p.factors.friction + contact;
+  for (int r = 0; r < count; ++r) {
+    const T scale = s.cone ? friction[(r + 1) * s.contacts] : T(1);
+    place_row<T>(rows, f, {entry.slot + normal + r, first + r, entry.lane}, kFlat<T> * scale * scale, nb);
+  }
+  if (!s.cone) return;
+  f.bound[first][entry.lane] = friction[0] * f.force[entry.slot][entry.lane];
+  f.rank[first][entry.lane] = T(count);
+}
+
+// The rows of friction in their slots.
+template <class T>
+void place_friction(const NoSlip<T>& p, const Rows<T>& rows, Friction<T>& f, int nb) {
+  const System& s = *p.system;
+  Entry* end = std::copy(rows.entries, rows.entries + rows.entry_count, f.entries);
+  std::sort(f.entries, end, [](const Entry& a, const Entry& b) {
+    return a.lane != b.lane ? a.lane < b.lane : a.constraint < b.constraint;
+  });
+  f.losses = f.contacts = f.place_count = 0;
+  int lane = -1, losses = 0, contacts = 0;
+  for (const Entry* e = f.entries; e < end; ++e) {
+    if (e->lane != lane) losses = contacts = 0;
+    lane = e->lane;
+    const int64_t contact = e->constraint - s.ngiven;
+    if (contact >= 0 && s.contact_row[contact + 1] - s.contact_row[contact] > 1) {
+      place_contact<T>(p, rows, f, *e, contacts++, nb);
+    } else if (e->constraint >= s.ne && e->constraint < s.ne + s.nf) {
+      place_loss<T>(p, rows, f, *e, losses++, nb);
+    }
+  }
+}
+
+// In place, x to D^-1/2 L'^-1 x of M = L' D L.
+template <class T>
+void substitute_half(const System& s, const Vec<T>* factor, const Vec<T>* root, Vec<T>* x) {
+  for (int64_t i = s.nv; i-- > 0;) {
+    if (!any<T>(x[i] != 0)) continue;
+    const int64_t first = s.M_rowadr[i], diagonal = first + s.M_rownnz[i] - 1;
+    for (int64_t e = first; e < diagonal; ++e) x[s.M_colind[e]] -= factor[e] * x[i];
+    x[i] *= root[i];
+  }
+}
+
+// ---- what is found together
+
+// Calls visit(number of rows, first slot) for all that is found together, in order: a loss, two opposite edges of a
+// pyramid, or what slides of a cone.
+template <class T, class Visit>
+void for_each_block(const System& s, const Friction<T>& f, const Visit& visit) {
+  for (int k = 0; k < f.losses; ++k) visit(std::integral_constant<int, 1>{}, k);
+  for (int c = 0; c < f.contacts; ++c) {
+    const int first = int(s.nf + c * f.width), size = f.sizes[c];
+    if (!s.cone) {
+      for (int r = 0; r < size; r += 2) visit(std::integral_constant<int, 2>{}, first + r);
+    } else if (size == 2) {
+      visit(std::integral_constant<int, 2>{}, first);
+    } else if (size == 3) {
+      visit(std::integral_constant<int, 3>{}, first);
+    } else {
+      visit(std::integral_constant<int, kBlock>{}, first);
+    }
+  }
+}
+
+// half x of n slots
+template <class T, int n>
+inline void half_products(const Friction<T>& f, int first, const Vec<T>* x, Vec<T>* out, int nb) {
+  const size_t stride = size_t(nb) * kTile;
+  const Vec<T>* half = f.half + first * stride;
+  uint64_t blocks = 0;
+  for (int r = 0; r < n; ++r) blocks |= f.blocks[first + r];
+  Vec<T> even[n] = {}, odd[n] = {};
+  for (int b = 0; b < nb; ++b) {
+    if (!has_block(blocks, b)) continue;
+    for (int c = b * kTile; c < (b + 1) * kTile; c += 2) {
+      for (int r = 0; r < n; ++r) {
+        even[r] += half[r * stride + c] * x[c];
+        odd[r] += half[r * stride + c + 1] * x[c + 1];
+      }
+    }
+  }
+  for (int r = 0; r < n; ++r) out[r] = even[r] + odd[r];
+}
+
+// The rows of A of n slots, among themselves.
+template <class T, int n>
+void make_block(const Friction<T>& f, int first, int nb) {
+  Vec<T>* block = f.block + size_t(first) * kBlock;
+  for (int r = 0; r < n; ++r) {
+    Vec<T> row[n];
+    half_products<T, n>(f, first, f.half + size_t(first + r) * nb * kTile, row, nb);
+    for (int c = 0; c < n; ++c) block[r * kBlock + c] = row[c];
+    const Vec<T> least = f.least[first + r], diagonal = row[r];
+    block[r * kBlock + r] = diagonal < least ? least : diagonal;
+  }
+}
+
+template <class T>
+Vec<T> clamp(Vec<T> x, Vec<T> bound) {
+  x = x > bound ? bound : x;
+  return x < -bound ? -bound : x;
+}
+
+// Friction loss: the minimum of a parabola in [-loss, loss].
+template <class T>
+void find_bounded(const Vec<T>* A, const Vec<T>* b, Vec<T> loss, Vec<T>* found) {
+  found[0] = clamp<T>(-b[0] / A[0], loss);
+}
+
+// Opposite edges of a pyramid: their sum is held, the difference is found.
+template <class T>
+void find_opposite(const Vec<T>* A, const Vec<T>* b, const Vec<T>* old, Vec<T>* found) {
+  const Vec<T> middle = T(0.5) * (old[0] + old[1]), curvature = A[0] + A[kBlock + 1] - A[1] - A[kBlock];
+  const Vec<T> slope = middle * (A[0] - A[kBlock + 1]) + b[0] - b[1];
+  const Mask<T> flat = curvature < kMinVal<T>;
+  const Vec<T> half = flat ? Vec<T>{} : -slope / (flat ? fill<T>(T(1)) : curvature);
+  const Vec<T> moved = clamp<T>(half, middle);
+  found[0] = middle + moved;
+  found[1] = middle - moved;
+}
+
+// A + shift = L D L' of small n: L unit lower.
+template <class T, int n>
+struct SmallFactor {
+  Vec<T> lower[n][n], pivot[n];
+
+  void factorize(const Vec<T>* A, Vec<T> shift) {
+    for (int i = 0; i < n; ++i) {
+      Vec<T> last = A[i * kBlock + i] + shift;
+      for (int j = 0; j < i; ++j) {
+        Vec<T> rest = A[i * kBlock + j];
+        for (int k = 0; k < j; ++k) rest -= lower[i][k] * pivot[k] * lower[j][k];
+        lower[i][j] = rest / pivot[j];
+        last -= lower[i][j] * rest;
+      }
+      pivot[i] = floor_at<T>(last, kMinVal<T>);
+    }
+  }
+
+  void solve(Vec<T>* x) const {
+    for (int i = 0; i < n; ++i) {
+      for (int k = 0; k < i; ++k) x[i] -= lower[i][k] * x[k];
+    }
+    for (int i = 0; i < n; ++i) x[i] /= pivot[i];
+    for (int i = n; i-- > 0;) {
+      for (int k = i + 1; k < n; ++k) x[i] -= lower[k][i] * x[k];
+    }
+  }
+
+  // By the determinant up to three rows, then by the pivots; those of rows that a world lacks are 1.
+  Mask<T> singular(const Vec<T>* A, Vec<T> rank) const {
+    Vec<T> product = fill<T>(T(1)), least = pivot[0];
+    Mask<T> rounding = {};
+    for (int i = 0; i < n; ++i) {
+      product *= pivot[i];
+      least = pivot[i] < least ? pivot[i] : least;
+      rounding |= pivot[i] < kRounding<T> * A[i * kBlock + i];
+    }
+    return rounding | ((rank <= 3 ? product : least) < kFlat<T>);
+  }
+};
+
+// Friction of an elliptic cone: the minimum of 1/2 v' A v + b' v with |v| <= normal, in worlds that are going. Its
+// multiplier is the root of |v|^2 - normal^2, found by Newton's method from zero on, from one side.
+template <class T, int n>
+void find_in_cone(const Vec<T>* A, const Vec<T>* b, Vec<T> normal, Vec<T> rank, Mask<T> going, Vec<T>* found) {
+  SmallFactor<T, n> factor;
+  factor.factorize(A, Vec<T>{});
+  const Mask<T> held = (normal >= kMinVal<T>) & ~factor.singular(A, rank);
+  const Vec<T> square = normal * normal, one = fill<T>(T(1));
+  Vec<T> multiplier = {}, v[n] = {};
+  going &= held;
+  for (int step = 0; step < kConeSteps && any<T>(going); ++step) {
+    if (step) factor.factorize(A, multiplier);
+    Vec<T> x[n], bent[n];
+    for (int r = 0; r < n; ++r) x[r] = -b[r];
+    factor.solve(x);
+    std::memcpy(bent, x, sizeof x);
+    factor.solve(bent);
+    for (int r = 0; r < n; ++r) v[r] = going ? x[r] : v[r];
+    const Vec<T> over = dot<T>(x, x, n) - square;
+    going &= over >= kFlat<T>;
+    const Vec<T> more = over / (going ? T(2) * dot<T>(x, bent, n) : one);
+    going &= more >= kFlat<T>;
+    multiplier += going ? more : Vec<T>{};
+  }
+  const Vec<T> length = dot<T>(v, v, n);
+  const Mask<T> outside = (multiplier != 0) & (length > 0);
+  const Vec<T> reach = outside ? square_root<T>(square / floor_at<T>(outside ? length : one, kMinVal<T>)) : one;
+  for (int r = 0; r < n; ++r) found[r] = held ? v[r] * reach : Vec<T>{};
+}
+
+// The forces of n slots found again, in worlds that are going and where that lowers the cost; returns its change.
+template <class T, int n>
+Vec<T> update(const System& s, Friction<T>& f, int first, Mask<T> going, int nb) {
+  const Vec<T>* A = f.block + size_t(first) * kBlock;
+  Vec<T>* force = f.slot_force + first;
+  Vec<T> residual[n], b[n], found[n], step[n];
+  half_products<T, n>(f, first, f.joint, residual, nb);
+  for (int r = 0; r < n; ++r) {
+    residual[r] += f.slot_b[first + r];
+    b[r] = residual[r] - dot<T>(A + r * kBlock, force, n);
+  }
+  if constexpr (n == 1) {
+    find_bounded<T>(A, b, f.bound[first], found);
+  } else if (s.cone) {
+    find_in_cone<T, n>(A, b, f.bound[first], f.rank[first], going, found);
+  } else if constexpr (n == 2) {
+    find_opposite<T>(A, b, force, found);
+  }
+  for (int r = 0; r < n; ++r) step[r] = found[r] - force[r];
+  Vec<T> change = {};
+  for (int r = 0; r < n; ++r) change += step[r] * (T(0.5) * dot<T>(A + r * kBlock, step, n) + residual[r]);
+  const Mask<T> keep = n == 1 ? going : going & (change <= kFlat<T>);
+  const Vec<T>* half = f.half + size_t(first) * nb * kTile;
+  for (int r = 0; r < n; ++r) {
+    force[r] = keep ? found[r] : force[r];
+    step[r] = keep ? step[r] : Vec<T>{};
+    for (int b = 0; b < nb; ++b) {
+      if (!has_block(f.blocks[first + r], b)) continue;
+      for (int c = b * kTile; c < (b + 1) * kTile; ++c) f.joint[c] += half[r * nb * kTile + c] * step[r];
+    }
+  }
+  return keep ? change : Vec<T>{};
+}
+
+// ---- the pass
+
+// half of the slots in use, and their blocks of A.
+template <class T>
+void make_dual(const System& s, const Work<T>& w, Friction<T>& f, int nb) {
+  const auto make_half = [&](int slot) {
+    Vec<T>* half = f.half + size_t(slot) * nb * kTile;
+    substitute_half<T>(s, w.sparse, f.root, half);
+    f.blocks[slot] = 0;
+    for (int b = 0; b < nb; ++b) {
+      Mask<T> used = {};
+      for (int c = b * kTile; c < (b + 1) * kTile; ++c) used |= half[c] != 0;
+      if (any<T>(used)) f.blocks[slot] |= block_bit(b);
+    }
+  };
+  for_each_block<T>(s, f, [&](auto size, int first) {
+    constexpr int n = decltype(size)::value;
+    for (int r = 0; r < n; ++r) make_half(first + r);
+    make_block<T, n>(f, first, nb);
+  });
+}
+
+// Sweeps until each world has stopped; returns how many.
+template <class T>
+Mask<T> sweep(const System& s, Friction<T>& f, Mask<T> going, Vec<T> scale, Vec<T> gain, int nb) {
+  Mask<T> count = {};
+  for (int64_t i = 0; i < s.noslip_iterations && any<T>(going); ++i) {
+    for_each_block<T>(s, f, [&](auto size, int first) {
+      gain -= update<T, decltype(size)::value>(s, f, first, going, nb);
+    });
+    count -= going;
+    going &= ~(scale * gain < T(s.noslip_tolerance));
+    gain = Vec<T>{};
+  }
+  return count;
+}
+
+// Joint forces J' f of all rows.
+template <class T>
+void joint_forces(const Rows<T>& rows, const Vec<T>* force, Vec<T>* x, int nb) {
+  for (int i = 0; i < nb * kTile; ++i) x[i] = Vec<T>{};
+  for (int k = 0; k < rows.count; ++k) add_multiple<T>(rows, k, force[k], x, nb);
+}
+
+// The forces of a group into theirs of all rows, which are zero.
+template <class T>
+void store_forces(const NoSlip<T>& p, const Rows<T>& rows, const Friction<T>& f, int64_t world) {
+  const System& s = *p.system;
+  for (int e = 0; e < rows.entry_count; ++e) {
+    const Entry& entry = rows.entries[e];
+    const int64_t contact = entry.constraint - s.ngiven;
+    const int64_t first = contact < 0 ? entry.constraint : s.ngiven + s.contact_row[contact];
+    const int64_t count = contact < 0 ? 1 : s.contact_row[contact + 1] - s.contact_row[contact];
+    const bool cone = s.is_cone(entry.constraint);
+    for (int64_t r = 0; r < count; ++r) {
+      const T scale = cone ? p.factors.friction[r * s.contacts + contact] : T(1);
+      p.force[(first + r) * p.worlds + world + entry.lane] = scale * f.force[entry.slot + r][entry.lane];
+    }
+  }
+}
+
+// The pass of a group whose rows are in the workspace.
+template <class T, bool general>
+void noslip_group(const NoSlip<T>& p, Work<T>& w, Friction<T>& f, int64_t world, int count) {
+  const System& s = *p.system;
+  const int nb = tiles(s.nv), padded = nb * kTile;
+  load_vector<T>(p.mass + world, s.nC(), p.worlds, count, w.sparse, int(s.nC()));
+  load_vector<T>(p.qacc_smooth + world, s.nv, p.worlds, count, w.smooth, padded);
+  load_vector<T>(p.qacc + world, s.nv, p.worlds, count, w.qacc, padded);
+  Vec<T> trace = {};
+  for (int64_t i = 0; i < s.nv; ++i) trace += w.sparse[s.M_rowadr[i] + s.M_rownnz[i] - 1];
+  factorize_sparse<T>(s, w.sparse, w.inverse);
+  for (int64_t i = 0; i < s.nv; ++i) f.root[i] = square_root<T>(w.inverse[i]);
+
+  const Vec<T> gain = start_forces<T, general>(w, f, nb);
+  place_friction<T>(p, w.rows, f, nb);
+  make_dual<T>(s, w, f, nb);
+  joint_forces<T>(w.rows, f.force, f.joint, nb);
+  substitute_half<T>(s, w.sparse, f.root, f.joint);
+  const Mask<T> sweeps = sweep<T>(s, f, w.rows.constrained, T(1) / floor_at<T>(trace, kMinVal<T>), gain, nb);
+  for (int i = 0; i < f.place_count; ++i) {
+    const Place& place = f.places[i];
+    f.force[place.row][place.lane] = f.slot_force[place.slot][place.lane];
+  }
+
+  joint_forces<T>(w.rows, f.force, w.force, nb);
+  store_vector<T>(p.qfrc_constraint + world, w.force, s.nv, p.worlds, count);
+  substitute_sparse<T>(s, w.sparse, w.inverse, w.force);
+  for (int64_t i = 0; i < s.nv; ++i) w.qacc[i] = w.smooth[i] + w.force[i];
+  store_vector<T>(p.new_qacc + world, w.qacc, s.nv, p.worlds, count);
+  store_forces<T>(p, w.rows, f, world);
+  for (int lane = 0; lane < count; ++lane) p.sweeps[world + lane] = int32_t(sweeps[lane]);
+}
+
+template <class T, bool general>
+void noslip_turn(const NoSlip<T>& p, Work<T>* works, const Turn& turn) {
+  const System& s = *p.system;
+  const size_t worlds = size_t((turn.groups - 1) * kLanes<T> + turn.last);
+  Rows<T>* rows[kTurn];
+  for (int g = 0; g < turn.groups; ++g) rows[g] = &works[g].rows;
+  pack_factored<T>(p.factors, turn, rows, works[0].arms, works[0].search);
+  for (int64_t i = 0; i < s.ngiven + s.rows; ++i) std::memset(p.force + i * p.worlds + turn.world, 0, worlds * sizeof(T));
+  Friction<T> friction = reserve_friction<T>(s);
+  for (int g = 0; g < turn.groups; ++g) {
+    noslip_group<T, general>(p, works[g], friction, turn.world + g * kLanes<T>, count_of<T>(turn, g));
+  }
+}
+
+}  // namespace
