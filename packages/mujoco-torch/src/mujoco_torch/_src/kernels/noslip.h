@@ -47,7 +47,7 @@ struct Friction {
   Vec<T>* block;                 // its row of A among the rows that are found together, in kBlock numbers
   Vec<T>*slot_b, *slot_force, *least;  // b, force, and what the diagonal of A is raised to
   Vec<T>*bound, *rank;           // of the first slot of each: the loss or the normal force, and how many rows a cone has
-  uint64_t* blocks;              // tiles of `half` that are other than zero
+  uint64_t* blocks;              // tile columns of `half` that may be other than zero
   int* sizes;                    // slots in use of each contact
   Entry* entries;
   Place* places;
@@ -116,11 +116,12 @@ void open_friction(Friction<T>& f, int slot, int padded) {
   std::memset(f.half + size_t(slot) * padded, 0, size_t(padded) * sizeof(Vec<T>));
   f.slot_b[slot] = f.slot_force[slot] = f.bound[slot] = f.rank[slot] = Vec<T>{};
   f.least[slot] = fill<T>(T(1));
+  f.blocks[slot] = 0;
 }
 
 // Copies a row of all rows to a slot of friction.
 template <class T>
-void place_row(const Rows<T>& rows, Friction<T>& f, Place place, T least, int nb) {
+void place_row(const Rows<T>& rows, Friction<T>& f, Place place, uint64_t reach, T least, int nb) {
   const Vec<T>* source = rows.jac + size_t(place.row) * nb * kTile;
   Vec<T>* target = f.half + size_t(place.slot) * nb * kTile;
   for (int b = 0; b < nb; ++b) {
@@ -130,13 +131,14 @@ void place_row(const Rows<T>& rows, Friction<T>& f, Place place, T least, int nb
   f.slot_b[place.slot][place.lane] = f.b[place.row][place.lane];
   f.slot_force[place.slot][place.lane] = f.force[place.row][place.lane];
   f.least[place.slot][place.lane] = least;
+  f.blocks[place.slot] |= reach;
   f.places[f.place_count++] = place;
 }
 
 template <class T>
 void place_loss(const NoSlip<T>& p, const Rows<T>& rows, Friction<T>& f, const Entry& entry, int slot, int nb) {
   if (slot == f.losses) open_friction<T>(f, f.losses++, nb * kTile);
-  place_row<T>(rows, f, {entry.slot, slot, entry.lane}, kMinVal<T>, nb);
+  place_row<T>(rows, f, {entry.slot, slot, entry.lane}, p.system->reach[entry.constraint], kMinVal<T>, nb);
   f.bound[slot][entry.lane] = p.factors.loss[entry.constraint - p.system->ne];
 }
 
@@ -153,7 +155,7 @@ void place_contact(const NoSlip<T>& p, const Rows<T>& rows, Friction<T>& f, cons
   const T* friction = p.factors.friction + contact;
   for (int r = 0; r < count; ++r) {
     const T scale = s.cone ? friction[(r + 1) * s.contacts] : T(1);
-    place_row<T>(rows, f, {entry.slot + normal + r, first + r, entry.lane}, kFlat<T> * scale * scale, nb);
+    place_row<T>(rows, f, {entry.slot + normal + r, first + r, entry.lane}, s.reach[entry.constraint], kFlat<T> * scale * scale, nb);
   }
   if (!s.cone) return;
   f.bound[first][entry.lane] = friction[0] * f.force[entry.slot][entry.lane];
@@ -182,14 +184,19 @@ void place_friction(const NoSlip<T>& p, const Rows<T>& rows, Friction<T>& f, int
   }
 }
 
-// In place, x to D^-1/2 L'^-1 x of M = L' D L.
-template <class T>
-void substitute_half(const System& s, const Vec<T>* factor, const Vec<T>* root, Vec<T>* x) {
+// In place, n vectors x to D^-1/2 L'^-1 x of M = L' D L. They are zero, and stay so, outside some blocks.
+template <class T, int n>
+void substitute_half(const System& s, const Vec<T>* factor, const Vec<T>* root, uint64_t blocks, Vec<T>* __restrict x,
+                     size_t stride) {
   for (int64_t i = s.nv; i-- > 0;) {
-    if (!any<T>(x[i] != 0)) continue;
+    if (!has_block(blocks, int(i / kTile))) continue;
     const int64_t first = s.M_rowadr[i], diagonal = first + s.M_rownnz[i] - 1;
-    for (int64_t e = first; e < diagonal; ++e) x[s.M_colind[e]] -= factor[e] * x[i];
-    x[i] *= root[i];
+    Vec<T> last[n];
+    for (int r = 0; r < n; ++r) last[r] = x[r * stride + i];
+    for (int64_t e = first; e < diagonal; ++e) {
+      for (int r = 0; r < n; ++r) x[r * stride + s.M_colind[e]] -= factor[e] * last[r];
+    }
+    for (int r = 0; r < n; ++r) x[r * stride + i] = root[i] * last[r];
   }
 }
 
@@ -214,13 +221,19 @@ void for_each_block(const System& s, const Friction<T>& f, const Visit& visit) {
   }
 }
 
+template <class T, int n>
+inline uint64_t blocks_of(const Friction<T>& f, int first) {
+  uint64_t blocks = 0;
+  for (int r = 0; r < n; ++r) blocks |= f.blocks[first + r];
+  return blocks;
+}
+
 // half x of n slots
 template <class T, int n>
 inline void half_products(const Friction<T>& f, int first, const Vec<T>* x, Vec<T>* out, int nb) {
   const size_t stride = size_t(nb) * kTile;
   const Vec<T>* half = f.half + first * stride;
-  uint64_t blocks = 0;
-  for (int r = 0; r < n; ++r) blocks |= f.blocks[first + r];
+  const uint64_t blocks = blocks_of<T, n>(f, first);
   Vec<T> even[n] = {}, odd[n] = {};
   for (int b = 0; b < nb; ++b) {
     if (!has_block(blocks, b)) continue;
@@ -381,19 +394,10 @@ Vec<T> update(const System& s, Friction<T>& f, int first, Mask<T> going, int nb)
 // half of the slots in use, and their blocks of A.
 template <class T>
 void make_dual(const System& s, const Work<T>& w, Friction<T>& f, int nb) {
-  const auto make_half = [&](int slot) {
-    Vec<T>* half = f.half + size_t(slot) * nb * kTile;
-    substitute_half<T>(s, w.sparse, f.root, half);
-    f.blocks[slot] = 0;
-    for (int b = 0; b < nb; ++b) {
-      Mask<T> used = {};
-      for (int c = b * kTile; c < (b + 1) * kTile; ++c) used |= half[c] != 0;
-      if (any<T>(used)) f.blocks[slot] |= block_bit(b);
-    }
-  };
   for_each_block<T>(s, f, [&](auto size, int first) {
     constexpr int n = decltype(size)::value;
-    for (int r = 0; r < n; ++r) make_half(first + r);
+    const size_t stride = size_t(nb) * kTile;
+    substitute_half<T, n>(s, w.sparse, f.root, blocks_of<T, n>(f, first), f.half + first * stride, stride);
     make_block<T, n>(f, first, nb);
   });
 }
@@ -454,7 +458,7 @@ void noslip_group(const NoSlip<T>& p, Work<T>& w, Friction<T>& f, int64_t world,
   place_friction<T>(p, w.rows, f, nb);
   make_dual<T>(s, w, f, nb);
   joint_forces<T>(w.rows, f.force, f.joint, nb);
-  substitute_half<T>(s, w.sparse, f.root, f.joint);
+  substitute_half<T, 1>(s, w.sparse, f.root, ~uint64_t(0), f.joint, 0);
   const Mask<T> sweeps = sweep<T>(s, f, w.rows.constrained, T(1) / floor_at<T>(trace, kMinVal<T>), gain, nb);
   for (int i = 0; i < f.place_count; ++i) {
     const Place& place = f.places[i];

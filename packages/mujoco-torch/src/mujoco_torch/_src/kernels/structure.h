@@ -57,6 +57,7 @@ struct System {
   std::vector<int64_t> side_start, side_root, column_start;
   std::vector<Column> columns;
   std::vector<uint64_t> blocks;  // tile columns of J that a constraint touches
+  std::vector<uint64_t> reach;   // those of J L^-1, of M = L' D L: of the dofs that carry these, too
   std::vector<int> order;        // of filling the slots: cones last
   std::vector<bool> fresh;       // at each place of the order: whether other trees are touched than before it
   int64_t cones = 0;
@@ -96,9 +97,11 @@ struct System {
   template <class Bit>
   void list_blocks(const Bit& block_bit) {
     blocks.assign(size_t(constraints()), 0);
+    reach = blocks;
     std::vector<uint64_t> trees(blocks.size(), 0);  // a bit for the root of each, roots 64 apart share one
     const auto touch = [&](int64_t constraint, int64_t dof) {
       blocks[size_t(constraint)] |= block_bit(dof);
+      for (int64_t e = 0; e < M_rownnz[dof]; ++e) reach[size_t(constraint)] |= block_bit(M_colind[M_rowadr[dof] + e]);
       trees[size_t(constraint)] |= uint64_t(1) << (root(dof) & 63);
     };
     for (int64_t r = 0; r < ngiven; ++r) {
