@@ -14,7 +14,9 @@ import torch
 
 from mujoco_torch._src import kernels, ops
 
-OPERATORS = ("combine", "mass_matrix", "factor_m", "solve_m", "hessian_solve", "solve", "noslip", "solve_dense")
+OPERATORS = (
+    "combine", "mass_matrix", "factor_m", "solve_m", "hessian_solve", "solve", "noslip", "solve_dense",
+)  # fmt: skip
 
 # What an operator of each kind gives, and a gradient through all of them; run here and in processes of their own.
 EXERCISE = """

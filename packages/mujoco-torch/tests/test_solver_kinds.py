@@ -285,9 +285,10 @@ def test_several_trees(kind: str, dtype: torch.dtype, idle: float) -> None:
         assert ((x - y).abs() / y.abs().amax(0).clamp_min(1)).max() < {F64: 1e-9, torch.float32: 1e-3}[dtype]
 
 
-def noslip_arguments(system: System, p: dict[str, Tensor], qacc: Tensor) -> list[Tensor]:
-    return [*(p[name] for name in p if name not in ("qfrc_smooth", "qacc_smooth", "qacc_warmstart")),
-            p["qacc_smooth"], qacc]  # fmt: skip
+def noslip_arguments(p: dict[str, Tensor], qacc: Tensor) -> dict[str, Tensor]:
+    """Arguments of `noslip` by name, from those of `solve`."""
+    rows = {name: x for name, x in p.items() if name not in ("qfrc_smooth", "qacc_smooth", "qacc_warmstart")}
+    return {**rows, "qacc_smooth": p["qacc_smooth"], "qacc": qacc}
 
 
 @pytest.mark.parametrize("solver", [NEWTON, CG], ids=["newton", "cg"])
@@ -303,7 +304,7 @@ def test_noslip_equals_the_reference(kind: str, solver: int, dtype: torch.dtype)
         p = make_problem(system, worlds, seed=worlds, idle=0.6)
         p["given_D"][:, -1] = p["contact_D"][:, -1] = 0
         p = {name: x.to(dtype) for name, x in p.items()}
-        arguments = noslip_arguments(system, p, reference(system, p)[0])
+        arguments = noslip_arguments(p, reference(system, p)[0]).values()
         found, expected = noslip(system, *arguments), noslip_reference(*arguments, system.key)
         if dtype == F64:
             assert found[3].tolist() == expected[3].tolist()
@@ -311,6 +312,40 @@ def test_noslip_equals_the_reference(kind: str, solver: int, dtype: torch.dtype)
         limit = {F64: 1e-10, torch.float32: 1e-3}[dtype]
         for x, y in zip(found[:3], expected[:3], strict=True):
             assert ((x - y).abs() / y.abs().amax(0).clamp_min(1)).max() < limit
+
+
+@pytest.mark.parametrize("kind", ["given", "pyramids", "all"])
+def test_gradients_of_noslip(kind: str) -> None:
+    """Of all that it gives by all that it takes, equal to finite differences."""
+    contacts = KINDS[kind].get("contacts", ())[2:5]
+    system = make_system(5, **{**KINDS[kind], "contacts": contacts}, noslip_iterations=2)
+    p = make_problem(system, 3, idle=0.0)
+    leaves = [
+        x.clone().requires_grad_(x.numel() > 0 and name not in ("row_edge", "row_scale"))
+        for name, x in noslip_arguments(p, solve(system, **p)[0]).items()
+    ]
+    assert torch.autograd.gradcheck(lambda *x: noslip(system, *x)[:3], leaves, rtol=1e-3, atol=1e-5)
+
+
+def test_gradients_of_noslip_in_many_worlds() -> None:
+    """Which are differentiated some at a time: the same as those of half of the worlds, and the other half."""
+    system = make_system(5, **KINDS["all"], noslip_iterations=2)
+    p = make_problem(system, 150)
+    arguments = noslip_arguments(p, solve(system, **p)[0])
+
+    def gradients(part: slice) -> list[Tensor]:
+        some = [x[..., part] if x.shape[-1] > 1 else x for x in arguments.values()]
+        leaves = [x.clone().requires_grad_() for x in some]
+        qacc, qfrc, force, _ = noslip(system, *leaves)
+        return list(
+            torch.autograd.grad(qacc.square().sum() + qfrc.square().sum() + force.square().sum(), leaves)
+        )
+
+    for x, *halves in zip(
+        *(gradients(part) for part in (slice(150), slice(75), slice(75, 150))), strict=True
+    ):
+        expected = torch.cat(halves, -1) if x.shape[-1] > 1 else halves[0] + halves[1]
+        torch.testing.assert_close(x, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_trees_do_not_see_each_other() -> None:

@@ -95,7 +95,7 @@ def fwd_acceleration(m: InsideModel, d: InsideData) -> InsideData:
 
 
 @public(
-    reads=(*ROW_INPUTS, *names("qacc_warmstart M qLD qLDiagInv qfrc_smooth qacc_smooth efc_D efc_aref")),
+    reads=(*ROW_INPUTS, *names("qacc_warmstart M qfrc_smooth qacc_smooth efc_D efc_aref")),
     writes=("qacc", "qfrc_constraint", "efc_force", "solver_niter"),
 )
 def solve(m: InsideModel, d: InsideData) -> InsideData:
