@@ -25,11 +25,17 @@ struct NoSlip {
 };
 
 constexpr int kBlock = kMaxAxes - 1;  // rows whose friction is found together, at most
+
+// As in noslip.py.
 template <class T>
 constexpr T kFlat = T(1e-10);
 constexpr int kConeSteps = 20;
 template <class T>
 constexpr T kRounding = 16 * std::numeric_limits<T>::epsilon();
+
+inline int64_t contact_rows(const System& s, int64_t contact) {
+  return s.contact_row[size_t(contact) + 1] - s.contact_row[size_t(contact)];
+}
 
 // Rows of a cone's block, of those that slide: one of the sizes there is code for.
 inline int cone_size(int64_t rows) { return rows <= 2 ? 2 : rows == 3 ? 3 : kBlock; }
@@ -41,18 +47,23 @@ struct Place {
 
 template <class T>
 struct Friction {
-  Vec<T>*b, *force;              // of each slot of all rows: J qacc_smooth - aref, and the force
-  Vec<T>*root, *joint;           // of each dof: D^-1/2 of M = L' D L, and half' force of all rows
-  Vec<T>* half;                  // of each slot: J L^-1 D^-1/2, so that A = half half'
-  Vec<T>* block;                 // its row of A among the rows that are found together, in kBlock numbers
-  Vec<T>*slot_b, *slot_force, *least;  // b, force, and what the diagonal of A is raised to
-  Vec<T>*bound, *rank;           // of the first slot of each: the loss or the normal force, and how many rows a cone has
-  uint64_t* blocks;              // tile columns of `half` that may be other than zero
-  int* sizes;                    // slots in use of each contact
+  // Of each slot of all rows: J qacc_smooth - aref, and the force.
+  Vec<T>*b, *force;
+  // Of each dof: D^-1/2 of M = L' D L, and half' force of all rows.
+  Vec<T>*root, *joint;
+  // Of each slot of friction: its row of half = J L^-1 D^-1/2, so that A = half half', the tile columns of it that may be
+  // other than zero, b, force, its row of A among those that are found together (kBlock numbers), and what the diagonal
+  // of A is raised to.
+  Vec<T>* half;
+  uint64_t* blocks;
+  Vec<T>*slot_b, *slot_force, *block, *least;
+  // Of the first slot of what is found together: the loss or the normal force, and how many rows a cone has.
+  Vec<T>*bound, *rank;
+  int* sizes;     // slots in use of each contact
+  int64_t width;  // slots there are for a contact
   Entry* entries;
   Place* places;
   int losses, contacts, place_count;
-  int64_t width;                 // slots there are for a contact
 };
 
 inline int64_t friction_width(const System& s) { return s.cone ? cone_size(s.axes - 1) : 2 * (s.axes - 1); }
@@ -61,7 +72,8 @@ template <class T>
 Friction<T> lay_out_friction(Arena& arena, const System& s) {
   Friction<T> f;
   f.width = friction_width(s);
-  const size_t padded = size_t(tiles(s.nv)) * kTile, rows = size_t(s.slots()), slots = size_t(s.nf + s.contacts * f.width);
+  const size_t padded = size_t(tiles(s.nv)) * kTile, rows = size_t(s.slots());
+  const size_t slots = size_t(s.nf + s.contacts * f.width);
   for (Vec<T>** x : {&f.b, &f.force}) *x = arena.take<Vec<T>>(rows);
   for (Vec<T>** x : {&f.root, &f.joint}) *x = arena.take<Vec<T>>(padded);
   f.half = arena.take<Vec<T>>(slots * padded);
@@ -147,7 +159,7 @@ void place_contact(const NoSlip<T>& p, const Rows<T>& rows, Friction<T>& f, cons
   const System& s = *p.system;
   const int64_t contact = entry.constraint - s.ngiven;
   const int normal = s.cone ? 1 : 0, first = int(s.nf + at * f.width);
-  const int count = int(s.contact_row[contact + 1] - s.contact_row[contact]) - normal;
+  const int count = int(contact_rows(s, contact)) - normal;
   if (at == f.contacts) f.sizes[f.contacts++] = 0;
   for (int& size = f.sizes[at]; size < (s.cone ? cone_size(count) : count); ++size) {
     open_friction<T>(f, first + size, nb * kTile);
@@ -155,7 +167,8 @@ void place_contact(const NoSlip<T>& p, const Rows<T>& rows, Friction<T>& f, cons
   const T* friction = p.factors.friction + contact;
   for (int r = 0; r < count; ++r) {
     const T scale = s.cone ? friction[(r + 1) * s.contacts] : T(1);
-    place_row<T>(rows, f, {entry.slot + normal + r, first + r, entry.lane}, s.reach[entry.constraint], kFlat<T> * scale * scale, nb);
+    const Place place = {entry.slot + normal + r, first + r, entry.lane};
+    place_row<T>(rows, f, place, s.reach[entry.constraint], kFlat<T> * scale * scale, nb);
   }
   if (!s.cone) return;
   f.bound[first][entry.lane] = friction[0] * f.force[entry.slot][entry.lane];
@@ -176,7 +189,7 @@ void place_friction(const NoSlip<T>& p, const Rows<T>& rows, Friction<T>& f, int
     if (e->lane != lane) losses = contacts = 0;
     lane = e->lane;
     const int64_t contact = e->constraint - s.ngiven;
-    if (contact >= 0 && s.contact_row[contact + 1] - s.contact_row[contact] > 1) {
+    if (contact >= 0 && contact_rows(s, contact) > 1) {
       place_contact<T>(p, rows, f, *e, contacts++, nb);
     } else if (e->constraint >= s.ne && e->constraint < s.ne + s.nf) {
       place_loss<T>(p, rows, f, *e, losses++, nb);
@@ -432,7 +445,7 @@ void store_forces(const NoSlip<T>& p, const Rows<T>& rows, const Friction<T>& f,
     const Entry& entry = rows.entries[e];
     const int64_t contact = entry.constraint - s.ngiven;
     const int64_t first = contact < 0 ? entry.constraint : s.ngiven + s.contact_row[contact];
-    const int64_t count = contact < 0 ? 1 : s.contact_row[contact + 1] - s.contact_row[contact];
+    const int64_t count = contact < 0 ? 1 : contact_rows(s, contact);
     const bool cone = s.is_cone(entry.constraint);
     for (int64_t r = 0; r < count; ++r) {
       const T scale = cone ? p.factors.friction[r * s.contacts + contact] : T(1);
@@ -441,36 +454,53 @@ void store_forces(const NoSlip<T>& p, const Rows<T>& rows, const Friction<T>& f,
   }
 }
 
-// The pass of a group whose rows are in the workspace.
-template <class T, bool general>
-void noslip_group(const NoSlip<T>& p, Work<T>& w, Friction<T>& f, int64_t world, int count) {
+// The factor of M of a group to the workspace; returns 1 / trace(M).
+template <class T>
+Vec<T> factor_inertia(const NoSlip<T>& p, Work<T>& w, Friction<T>& f, int64_t world, int count) {
   const System& s = *p.system;
-  const int nb = tiles(s.nv), padded = nb * kTile;
   load_vector<T>(p.mass + world, s.nC(), p.worlds, count, w.sparse, int(s.nC()));
-  load_vector<T>(p.qacc_smooth + world, s.nv, p.worlds, count, w.smooth, padded);
-  load_vector<T>(p.qacc + world, s.nv, p.worlds, count, w.qacc, padded);
   Vec<T> trace = {};
   for (int64_t i = 0; i < s.nv; ++i) trace += w.sparse[s.M_rowadr[i] + s.M_rownnz[i] - 1];
   factorize_sparse<T>(s, w.sparse, w.inverse);
   for (int64_t i = 0; i < s.nv; ++i) f.root[i] = square_root<T>(w.inverse[i]);
+  return T(1) / floor_at<T>(trace, kMinVal<T>);
+}
 
+// The forces of all rows of a group after the pass, to f.force; returns its sweeps.
+template <class T, bool general>
+Mask<T> find_forces(const NoSlip<T>& p, Work<T>& w, Friction<T>& f, Vec<T> scale, int nb) {
+  const System& s = *p.system;
   const Vec<T> gain = start_forces<T, general>(w, f, nb);
   place_friction<T>(p, w.rows, f, nb);
   make_dual<T>(s, w, f, nb);
   joint_forces<T>(w.rows, f.force, f.joint, nb);
   substitute_half<T, 1>(s, w.sparse, f.root, ~uint64_t(0), f.joint, 0);
-  const Mask<T> sweeps = sweep<T>(s, f, w.rows.constrained, T(1) / floor_at<T>(trace, kMinVal<T>), gain, nb);
+  const Mask<T> sweeps = sweep<T>(s, f, w.rows.constrained, scale, gain, nb);
   for (int i = 0; i < f.place_count; ++i) {
     const Place& place = f.places[i];
     f.force[place.row][place.lane] = f.slot_force[place.slot][place.lane];
   }
+  return sweeps;
+}
 
+// The pass of a group whose rows are in the workspace.
+template <class T, bool general>
+void noslip_group(const NoSlip<T>& p, Work<T>& w, Friction<T>& f, int64_t world, int count) {
+  const System& s = *p.system;
+  const int nb = tiles(s.nv), padded = nb * kTile;
+  Mask<T> sweeps = {};
+  load_vector<T>(p.qacc_smooth + world, s.nv, p.worlds, count, w.smooth, padded);
+  load_vector<T>(p.qacc + world, s.nv, p.worlds, count, w.qacc, padded);
+  if (w.rows.count) {
+    const Vec<T> scale = factor_inertia<T>(p, w, f, world, count);
+    sweeps = find_forces<T, general>(p, w, f, scale, nb);
+    store_forces<T>(p, w.rows, f, world);
+  }
   joint_forces<T>(w.rows, f.force, w.force, nb);
   store_vector<T>(p.qfrc_constraint + world, w.force, s.nv, p.worlds, count);
-  substitute_sparse<T>(s, w.sparse, w.inverse, w.force);
+  if (w.rows.count) substitute_sparse<T>(s, w.sparse, w.inverse, w.force);
   for (int64_t i = 0; i < s.nv; ++i) w.qacc[i] = w.smooth[i] + w.force[i];
   store_vector<T>(p.new_qacc + world, w.qacc, s.nv, p.worlds, count);
-  store_forces<T>(p, w.rows, f, world);
   for (int lane = 0; lane < count; ++lane) p.sweeps[world + lane] = int32_t(sweeps[lane]);
 }
 
