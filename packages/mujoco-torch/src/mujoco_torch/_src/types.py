@@ -103,9 +103,22 @@ def _whole(x: Any) -> Any:
     return x.stack() if isinstance(x, Components) else x
 
 
-# A frame that makes a Data is guarded by tensordict 0.14 on how many classes it has met; step compiles once if it has
-# met these.
-for _class in (Tensor, TensorDict):
+# tensordict 0.14 guards a frame that makes a Data on how many classes it has met, in whatever call. So that a step does
+# not compile again after the first index or clone, it meets those of ordinary calls now.
+for _class in (
+    Tensor,
+    TensorDict,
+    dict,
+    list,
+    tuple,
+    int,
+    float,
+    bool,
+    str,
+    torch.Size,
+    torch.dtype,
+    torch.device,
+):
     is_tensorclass(_class)
 
 
