@@ -225,6 +225,13 @@ class _Pool:
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
         self._size = 0
+        # Never ends: where torch finds no GPU for its CUDA build, tracing points the process at a device guard that
+        # dies with its thread (torch 2.11: the next backward pass then crashes).
+        self._compiler = ThreadPoolExecutor(1, "mujoco_torch_compiler", initializer=_prepare_thread)
+
+    def compile(self, job: Callable[[], None]) -> None:
+        """Run a job that compiles, alone; raises what it raised."""
+        self._compiler.submit(job).result()
 
     def run(self, jobs: Sequence[Callable[[], None]]) -> None:
         """Run all jobs on as many threads as torch would use here; raises what a job raised."""
@@ -429,7 +436,7 @@ class _Engine:
         if not stepper.ready:
             first, *blocks = blocks  # compiles, so no other thread may run meanwhile
             try:
-                _pool.run([functools.partial(run, *first)])
+                _pool.compile(functools.partial(run, *first))
             except torch._dynamo.exc.TorchDynamoException as error:
                 warnings.warn(
                     f"mujoco_torch.compile: no C++ wrapper ({_reason(error)}); "

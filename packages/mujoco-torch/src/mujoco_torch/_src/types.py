@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from tensordict import TensorClass, TensorDict
+from tensordict import TensorClass, TensorDict, is_tensorclass
 from torch import Tensor
 
 from mujoco_torch._src import layout
@@ -103,7 +103,40 @@ def _whole(x: Any) -> Any:
     return x.stack() if isinstance(x, Components) else x
 
 
-class Contact(TensorClass["tensor_only"]):
+# tensordict 0.14 guards a frame that makes a Data on how many classes it has met, in whatever call. So that a step does
+# not compile again after the first index or clone, it meets those of ordinary calls now.
+for _class in (
+    Tensor,
+    TensorDict,
+    dict,
+    list,
+    tuple,
+    int,
+    float,
+    bool,
+    str,
+    torch.Size,
+    torch.dtype,
+    torch.device,
+):
+    is_tensorclass(_class)
+
+
+class _Worlds:
+    """What ``TensorClass`` does itself from tensordict 0.15 on; 0.14 knows the method ``where`` only."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func is torch.where and len(args) == 3 and isinstance(args[1], cls):
+            condition, chosen, other = args
+            return chosen.where(condition, other)
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.clone()
+
+
+class Contact(_Worlds, TensorClass["tensor_only"]):
     """Contact slots of every world, in MuJoCo C's order; ``m.contact_geom`` names the geoms of each slot.
 
     A slot holds a contact of ``mj_collision`` where ``dist`` is finite and inf where C lists none. An adhesive contact
@@ -118,7 +151,7 @@ class Contact(TensorClass["tensor_only"]):
     """rows: normal from the first geom to the second, two tangents; world frame, ``(nworld, nconmax, 3, 3)``"""
 
 
-class Data(TensorClass["tensor_only"]):
+class Data(_Worlds, TensorClass["tensor_only"]):
     """State of ``nworld`` worlds and all that ``forward`` computes from it, named and ordered as ``mjData``.
 
     Batch size ``()`` (one world) or ``(nworld,)``. Worlds come first, then the shape MuJoCo gives, except that rotation
