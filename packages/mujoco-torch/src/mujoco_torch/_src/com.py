@@ -5,16 +5,15 @@ different bodies add without transport, and recursions along the tree become sum
 constant 0/1 matrix.
 """
 
-import torch
 from torch import Tensor
 
 from mujoco_torch._src.components import Components, join
-from mujoco_torch._src.spatial import cross, dot, motion_cross
+from mujoco_torch._src.spatial import cross, dot, motion_cross, rotate
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
 
 
-@public(reads=("xipos", "ximat", "xmat", "xanchor", "xaxis"), writes=("subtree_com", "cinert", "cdof"))
+@public(reads=("xquat", "xipos", "ximat", "xanchor", "xaxis"), writes=("subtree_com", "cinert", "cdof"))
 def com_pos(m: InsideModel, d: InsideData) -> InsideData:
     """Centres of mass, inertias and motion axes about them (``mj_comPos``).
 
@@ -34,7 +33,7 @@ def com_pos(m: InsideModel, d: InsideData) -> InsideData:
 
 def _inertia_about_com(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Components:
     """``cinert`` ``[10, nbody, B]``: rotational inertia (xx, yy, zz, xy, xz, yz), mass times offset, mass."""
-    offset = d.xipos - m.body_root @ subtree_com
+    offset = d.xipos - m.once("body_root", subtree_com)
     x, y, z = offset.unbind(0)
     mass, inertia = m.body_mass, m.body_inertia
     row_x, row_y, row_z = d.ximat[0:3], d.ximat[3:6], d.ximat[6:9]
@@ -57,11 +56,11 @@ def _inertia_about_com(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Co
 
 def _motion_axes(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Components:
     """``cdof`` ``[6, nv, B]``: the spatial velocity of a body for unit velocity of each dof that moves it."""
-    joint = m.dof_jnt @ torch.cat((d.xaxis, d.xanchor))
-    axis = m.dof_scalar * joint[:3]
-    if m.nquat:  # balls and free joints turn about the axes of the body itself, the columns of its matrix
-        axis = axis + m.dof_column @ d.xmat.unflatten(0, (3, 3)).flatten(1, 2) + m.dof_axis
-    offset = m.dof_root @ subtree_com - joint[3:]
+    joint = m.dof_jnt @ d.joined("xanchor", "xaxis")
+    axis = m.dof_scalar * joint[3:]
+    if m.nquat:  # balls and free joints turn about the axes of the body itself
+        axis = axis + rotate(m.dof_turning @ d.xquat, m.dof_local_axis) + m.dof_axis
+    offset = m.dof_root @ subtree_com - joint[:3]
     angular = (1.0 - m.dof_linear) * axis
     return join(angular, m.dof_linear * axis + cross(angular, offset))
 

@@ -57,7 +57,7 @@ def public(
                 name: _enter(topology, name, given.get(name), batched, inputs[0], params) for name in reads
             }
             d = fn(InsideModel(topology, params, weights), InsideData(fields))
-            return tuple([_leave(name, getattr(d, name), batched) for name in writes])
+            return _leave(topology, {name: getattr(d, name) for name in writes}, batched)
 
         @torch.compiler.allow_in_graph
         def core(digest: str, batched: bool, params: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -161,8 +161,17 @@ def check_fits(name: str, x: Tensor, shape: tuple[int, ...], field: layout.Field
         )
 
 
-def _leave(name: str, x: Tensor, batched: bool) -> Tensor:
-    x = layout.to_public(layout.FIELDS[name], x)
-    if name in layout.STATE:
-        x = x.clone(memory_format=torch.contiguous_format)
-    return x if batched else x.squeeze(0)
+def _leave(topology: Topology, fields: dict[str, Tensor], batched: bool) -> tuple[Tensor, ...]:
+    """Public tensors of the fields; those without elements are one and the same if they look the same."""
+    empty, made = topology.empty_fields.split(), {}
+    outputs = []
+    for name, x in fields.items():
+        field = layout.FIELDS[name]
+        public = layout.to_public(field, x)
+        if name in empty:
+            kind = public.shape, public.dtype
+            public = made.setdefault(kind, public.new_zeros(public.shape))
+        elif name in layout.STATE:
+            public = public.clone(memory_format=torch.contiguous_format)
+        outputs.append(public if batched else public.squeeze(0))
+    return tuple(outputs)

@@ -63,6 +63,14 @@ class InsideModel:
         self._topology = topology
         self._params = params
         self._weights = weights
+        self._products: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+
+    def once(self, name: str, x: Tensor) -> Tensor:
+        """The product of a pattern of the model with a tensor, made once in a stage for the same tensor."""
+        key = name, id(x)
+        if key not in self._products:
+            self._products[key] = getattr(self, name) @ x, x  # x lives on, so that its id names nothing else
+        return self._products[key][0]
 
     def __getattr__(self, name: str) -> Any:
         place = self._topology.layout.get(name)
@@ -81,11 +89,13 @@ class InsideModel:
 class InsideData:
     """The state of the worlds as a stage sees it: fields in the inside layout, replaced, never written to.
 
-    Beside the fields of Data it may carry values that only later stages of the same step need.
+    Beside the fields of Data it may carry values that only later stages of the same step need. Fields of the same items
+    may be parts of one tensor.
     """
 
-    def __init__(self, fields: dict[str, Any]) -> None:
+    def __init__(self, fields: dict[str, Any], places: dict[str, tuple[Tensor, int]] | None = None) -> None:
         self.fields = fields
+        self._places = places or {}
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -95,7 +105,30 @@ class InsideData:
 
     def replace(self, **fields: Any) -> "InsideData":
         """The same record with some fields new."""
-        return InsideData({**self.fields, **{name: _whole(x) for name, x in fields.items()}})
+        places = {name: place for name, place in self._places.items() if name not in fields}
+        return InsideData({**self.fields, **{name: _whole(x) for name, x in fields.items()}}, places)
+
+    def replace_joined(self, whole: Tensor | Components, *names: str) -> "InsideData":
+        """The same record with some fields new: the components of one tensor, one field after the other."""
+        whole, places, fields, start = _whole(whole), {}, {}, 0
+        for name in names:
+            places[name] = whole, start
+            stop = start + layout.components(name)
+            fields[name] = whole[start:stop]
+            start = stop
+        d = self.replace(**fields)
+        return InsideData(d.fields, {**d._places, **places})
+
+    def joined(self, *names: str) -> Tensor:
+        """Fields of the same items in one tensor, one after the other; made anew unless they already lie so."""
+        whole, first = self._places.get(names[0], (None, 0))
+        stop = first
+        for name in names:
+            place = self._places.get(name)
+            if place is None or place[0] is not whole or place[1] != stop:
+                return torch.cat([self.fields[name] for name in names])
+            stop += layout.components(name)
+        return whole[first:stop]
 
 
 def _whole(x: Any) -> Any:

@@ -35,7 +35,7 @@ void with_type(const Input& x, const Body& body) {
 
 // combine(x, pattern) -> Tensor
 void combine_op(uint64_t* stack) {
-  const Input x(stack[0]);
+  const Input x(stack[0], true);
   const Pattern& p = patterns.find(int64_t(stack[1]));
   std::vector<int64_t> sizes = x.shape;
   const size_t items = sizes.size() - 2;
@@ -46,7 +46,7 @@ void combine_op(uint64_t* stack) {
   Output out(sizes, x.dtype);
   with_type(x, [&](auto type) {
     using T = typename decltype(type)::type;
-    combine<T>(p, x.as<T>(), out.as<T>(), lead, x.worlds());
+    combine<T>(p, x, out.as<T>(), lead);
   });
   stack[0] = out.release();
 }
