@@ -75,4 +75,5 @@ def com_vel(m: InsideModel, d: InsideData) -> InsideData:
       StateError: ``qvel`` or ``cdof`` does not fit the model.
     """
     motion = d.cdof * d.qvel
-    return d.replace(cvel=m.body_dof @ motion, cdof_dot=motion_cross(m.dof_before @ motion, d.cdof))
+    velocity = m.velocity_dof @ motion  # of the bodies, then just before each dof
+    return d.replace(cvel=velocity[:, : m.nbody], cdof_dot=motion_cross(velocity[:, m.nbody :], d.cdof))

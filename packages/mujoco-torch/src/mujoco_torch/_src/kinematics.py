@@ -1,26 +1,19 @@
 """Poses: joints, bodies, geoms, sites, cameras and lights (``mj_kinematics``, ``mj_camlight``).
 
 Every body has the same number of joint slots; a slot without a joint holds the identity. So all joints are turned into
-transforms at once, composed slot by slot within a body, and the bodies down the tree by pointer jumping in
-``ceil(log2 depth)`` rounds.
+transforms at once, and composed down the tree by one operator.
 """
 
 import torch
 from torch import Tensor
 
 from mujoco_torch._src import spatial
-from mujoco_torch._src.components import Components, join, stacked, where
+from mujoco_torch._src.components import Components, join, where
 from mujoco_torch._src.layout import names
-from mujoco_torch._src.spatial import Stacked, quat_mul, rotate
+from mujoco_torch._src.poses import attached, poses
+from mujoco_torch._src.spatial import Stacked, rotate
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
-
-# A frame is one stacked quantity [7, n, B]: position, then unit quaternion. So a gather moves both at once.
-
-
-def compose(a: Stacked, b: Stacked) -> Components:
-    """Frames ``b``, given in frames ``a``, in the frame that ``a`` is given in."""
-    return join(a[:3] + rotate(a[3:], b[:3]), quat_mul(a[3:], b[3:]))
 
 
 def joint_quats(m: InsideModel, qpos: Tensor) -> Components:
@@ -28,45 +21,24 @@ def joint_quats(m: InsideModel, qpos: Tensor) -> Components:
     return spatial.normalize((m.quat_qpos @ qpos).unflatten(0, (4, m.nquat)))[0]
 
 
-def _joint_frames(m: InsideModel, qpos: Tensor) -> tuple[Components, Stacked | None]:
-    """The motion of every joint slot as a frame ``[7, nslot * nbody, B]`` relative to the body before it.
-
-    And the positions of free joints in their slots, zero elsewhere; None if there are no free joints.
-    """
+def _joint_frames(m: InsideModel, qpos: Tensor) -> Components:
+    """The motion of every joint slot as a frame ``[7, nslot * nbody, B]`` relative to the body before it."""
     parts = (m.slot_qpos @ qpos).unflatten(0, (-1, m.nslot * m.nbody))
     q = parts[0] - m.slot_qpos0
     quat = spatial.axis_angle_to_quat(m.slot_axis, q * m.slot_hinge)
     pos = Components(axis * (q * m.slot_slide) for axis in m.slot_axis)
     if m.nquat:
         quat = where(m.slot_noquat > 0, quat, spatial.normalize(parts[1:5])[0])
-    free = parts[5:8] if m.nfree else None
-    if free is not None:
-        pos = pos + free
-    return join(pos + m.slot_pos - rotate(quat, m.slot_pos), quat), free
+    if m.nfree:
+        pos = pos + parts[5:8]
+    return join(pos + m.slot_pos - rotate(quat, m.slot_pos), quat)
 
 
 def _resting_frames(m: InsideModel, d: InsideData) -> Tensor:
     """Each body relative to its parent before any joint moves it; mocap bodies are where the state says."""
-    frame = m.body_frame.expand(-1, -1, d.qpos.shape[-1])
     if not m.nmocap:
-        return frame
-    return frame + m.body_mocap @ join(d.mocap_pos, spatial.normalize(d.mocap_quat)[0])
-
-
-def _body_frames(m: InsideModel, d: InsideData) -> tuple[Stacked, list[Components]]:
-    """Each body relative to its parent; anchors and axes of the joints of each slot ``[6, nbody, B]``, given likewise."""
-    frame, joints = _resting_frames(m, d), []
-    if not m.nslot:
-        return frame, joints
-    motion, free = _joint_frames(m, d.qpos)
-    for slot in range(m.nslot):
-        bodies = slice(slot * m.nbody, (slot + 1) * m.nbody)
-        anchor = frame[:3] + rotate(frame[3:], m.slot_pos[:, bodies])
-        if free is not None:  # the anchor of a free joint is the body itself
-            anchor = anchor + free[:, bodies]
-        joints.append(join(anchor, rotate(frame[3:], m.slot_axis[:, bodies])))
-        frame = compose(frame, motion[:, bodies])
-    return frame, joints
+        return m.body_frame
+    return m.body_frame + m.body_mocap @ join(d.mocap_pos, spatial.normalize(d.mocap_quat)[0])
 
 
 @public(
@@ -82,34 +54,19 @@ def kinematics(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: ``qpos`` or the mocap poses do not fit the model.
     """
-    frame, joints = _body_frames(m, d)
-    for up in m.body_jumps:
-        frame = compose(up @ frame, frame)
-    d = d.replace_joined(join(frame[:3], spatial.normalize(frame[3:])[0]), "xpos", "xquat")
-    body = d.joined("xpos", "xquat")
-    d = d.replace_joined(_anchors(m, d.qpos, body, joints), "xanchor", "xaxis")
-
-    # The axes of the bodies, their frames of inertia, geoms and sites, all at once.
-    attached = stacked(_attached(m.attached_body @ body, m.attached_frame))
-    *_, geoms, sites = attached.split((m.nbody, m.nbody, m.ngeom, m.nsite), 1)
-    d = d.replace_joined(geoms, "geom_xpos", "geom_xmat").replace_joined(sites, "site_xpos", "site_xmat")
-    bodies, inertias = attached[:, : m.nbody], attached[:, m.nbody : 2 * m.nbody]
-    return d.replace(xmat=bodies[3:]).replace_joined(inertias, "xipos", "ximat")
-
-
-def _anchors(m: InsideModel, qpos: Tensor, body: Tensor, joints: list[Components]) -> Stacked:
-    """Anchor and axis of every joint ``[6, njnt, B]``, in the world, just before the joint moves."""
-    if not m.njnt:
-        return qpos.new_zeros((6, 0, qpos.shape[-1]))
-    slots = torch.cat([joint[k] for k in range(6) for joint in joints]).unflatten(0, (6, -1))
-    local, parent = m.jnt_slot @ slots, m.jnt_parent @ body
-    return join(parent[:3] + rotate(parent[3:], local[:3]), rotate(parent[3:], local[3:]))
-
-
-def _attached(body: Stacked, local: Tensor) -> Components:
-    """Positions and matrices ``[12, n, B]`` of things fixed to bodies, whose frames are given."""
-    frame = compose(body, local)
-    return join(frame[:3], spatial.quat_to_mat(frame[3:]))
+    worlds = d.qpos.shape[-1]
+    motion = _joint_frames(m, d.qpos) if m.nslot else d.qpos.new_zeros((7, 0, worlds))
+    body, axes, things = poses(
+        _resting_frames(m, d),
+        motion,
+        (m.slot_pos, m.slot_axis, m.slot_free),
+        m.attached_frame,
+        (m.body_parent, m.jnt_slot, m.jnt_parent, m.attached_body),
+    )
+    bodies, inertias, geoms, sites = things.split((m.nbody, m.nbody, m.ngeom, m.nsite), 1)
+    d = d.replace_joined(body, "xpos", "xquat").replace_joined(axes, "xanchor", "xaxis")
+    d = d.replace(xmat=bodies[3:]).replace_joined(inertias, "xipos", "ximat")
+    return d.replace_joined(geoms, "geom_xpos", "geom_xmat").replace_joined(sites, "site_xpos", "site_xmat")
 
 
 @public(
@@ -128,7 +85,7 @@ def camlight(m: InsideModel, d: InsideData) -> InsideData:
     coms = (None,) * 4
     if m.cam_moving or m.light_moving:
         coms = (m.view_body @ d.subtree_com).split(rows, 1)
-    pose = _attached(cam, m.cam_frame)
+    pose = attached(cam, m.cam_frame)
     if m.cam_moving:
         track, trackcom, body, com = m.cam_is.unbind(0)
         pos = _tracked(m.cam_is, (pose[:3], cam[:3] + m.cam_pos0, coms[0] + m.cam_poscom0))

@@ -68,6 +68,15 @@ def _on_cuda(name: str, reference: Callable, module: str | None) -> Callable:
     return lambda *args: kernel()(*args)
 
 
+def inlined(function: Callable, reference: Callable) -> Callable:
+    """An operator on a CPU; on other devices its reference itself, which a compiler fuses into one kernel there."""
+
+    def call(*args):
+        return (function if args[0].device.type == "cpu" else reference)(*args)
+
+    return call
+
+
 def prepare() -> None:
     """Give every operator its implementation on a CPU: the kernel, or the reference where there is none."""
     global _ready

@@ -137,14 +137,17 @@ def _nonempty(topology: Topology, names: tuple[str, ...]) -> list[str]:
 def _enter(
     topology: Topology, name: str, x: Tensor | None, batched: bool, like: Tensor, params: Tensor
 ) -> Tensor:
-    """Inside tensor of a field; one that has no elements in this model is made here, not taken from the user."""
+    """Inside tensor of a field, contiguous, so that no operator copies it.
+
+    One that has no elements in this model is made here, not taken from the user.
+    """
     field = layout.FIELDS[name]
     shape = shape_of(topology, field)
     batch = like.shape[:1] if batched else ()
     if x is None:
         x = params.new_zeros((*batch, *shape), dtype=torch.int32 if field.integer else None)
     check_fits(name, x, (*batch, *shape), field, params)
-    return layout.to_inside(field, x if batched else x.unsqueeze(0))
+    return layout.to_inside(field, x if batched else x.unsqueeze(0)).contiguous()
 
 
 def check_fits(name: str, x: Tensor, shape: tuple[int, ...], field: layout.Field, params: Tensor) -> None:

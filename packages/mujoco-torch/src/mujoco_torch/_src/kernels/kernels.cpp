@@ -6,12 +6,13 @@
 // (a "turn"), since their numbers share memory pages. The algorithms are those of solver/newton.py and solver/mass.py.
 //
 // This is one translation unit; its parts are, in this order, torch_api.h, structure.h, combine.h, simd.h, mass.h,
-// matrix.h, rows.h, factors.h, penalty.h, line_search.h, newton.h, workspace.h and elimination.h. An operator takes the
+// matrix.h, rows.h, factors.h, penalty.h, line_search.h, newton.h, workspace.h, elimination.h and poses.h. An operator takes the
 // dispatcher's stack of arguments, each a handle or an integer, and leaves its results there. Plain C interface at the
 // end of this file.
 
 #include "combine.h"
 #include "elimination.h"
+#include "poses.h"
 #include "workspace.h"
 
 namespace {
@@ -49,6 +50,43 @@ void combine_op(uint64_t* stack) {
     combine<T>(p, x, out.as<T>(), lead);
   });
   stack[0] = out.release();
+}
+
+// poses(resting, motion, slot_pos, slot_axis, slot_free, local, parent, joint, joint_parent, carrier)
+//   -> (Tensor, Tensor, Tensor)
+void poses_op(uint64_t* stack) {
+  const Input resting(stack[0]), motion(stack[1]), pos(stack[2]), axis(stack[3]), free(stack[4]), local(stack[5]);
+  const Pattern &parent = patterns.find(int64_t(stack[6])), &joint = patterns.find(int64_t(stack[7]));
+  const Pattern& carrier = patterns.find(int64_t(stack[9]));
+  const int64_t worlds = motion.worlds(), n = parent.rows, slots = joint.columns;
+  resting.expect("resting", {7, n, resting.worlds() == 1 ? 1 : worlds}, motion);
+  motion.expect("motion", {7, slots, worlds}, motion);
+  pos.expect("slot_pos", {3, slots, 1}, motion);
+  axis.expect("slot_axis", {3, slots, 1}, motion);
+  free.expect("slot_free", {slots, 1}, motion);
+  local.expect("local", {7, carrier.rows, 1}, motion);
+  Output body({7, n, worlds}, motion.dtype), axes({6, joint.rows, worlds}, motion.dtype);
+  Output attached({12, carrier.rows, worlds}, motion.dtype);
+  with_type(motion, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Poses<T> poses{&parent, &joint, &carrier,
+                         {resting.as<T>(), n, resting.worlds()}, {motion.as<T>(), slots, worlds},
+                         {pos.as<T>(), slots, 1}, {axis.as<T>(), slots, 1}, {free.as<T>(), slots, 1},
+                         {local.as<T>(), carrier.rows, 1}, {body.as<T>(), n, worlds},
+                         {axes.as<T>(), joint.rows, worlds}, {attached.as<T>(), carrier.rows, worlds}};
+    const std::vector<int64_t> joint_of = poses.joints();
+    const int64_t groups = (worlds + kLanes<T> - 1) / kLanes<T>;
+    parallel(groups, 8, [&](int64_t begin, int64_t end) {
+      std::vector<Frame<T>> frames(static_cast<size_t>(n));
+      for (int64_t g = begin; g < end; ++g) {
+        const int64_t world = g * kLanes<T>, left = worlds - world;
+        poses.run(frames, joint_of, world, int(left < kLanes<T> ? left : kLanes<T>));
+      }
+    });
+  });
+  stack[0] = body.release();
+  stack[1] = axes.release();
+  stack[2] = attached.release();
 }
 
 // mass_matrix(crb, cdof, armature, system) -> Tensor
@@ -277,6 +315,7 @@ void mjt_system(int64_t key, const SystemSpec* spec) {
   void mjt_##name(uint64_t* stack, uint64_t, uint64_t) { name##_op(stack); }
 
 MJT_OPERATOR(combine)
+MJT_OPERATOR(poses)
 MJT_OPERATOR(mass_matrix)
 MJT_OPERATOR(factor_m)
 MJT_OPERATOR(solve_m)

@@ -76,11 +76,6 @@ def bodies(mjm: mujoco.MjModel) -> Part:
     subtree = np.eye(n)  # subtree[a, b] = 1 if b is a or below it
     for b in range(n - 1, 0, -1):
         subtree[parent[b]] += subtree[b]
-    # Pointer jumping: after round r a body's frame is composed with its 2**r nearest ancestors.
-    jumps, up = [], np.asarray(parent)
-    while up.any():
-        jumps.append(select(up, n))
-        up = up[up]
     free = np.isin(
         np.arange(n), [mjm.jnt_bodyid[j] for j in range(mjm.njnt) if mjm.jnt_type[j] == JointType.FREE]
     )
@@ -89,8 +84,8 @@ def bodies(mjm: mujoco.MjModel) -> Part:
     massless = mjm.body_subtreemass < MINVAL
     proper = subtree.copy()
     proper[0] = 0.0  # C sums inertia and force down to the children of the world, not into the world
-    static = dict(body_jumps=tuple(jumps))
     arrays = dict(
+        body_parent=select(parent, n),
         # A body with a free joint starts from the world, whatever its body_pos says; that of a mocap body is zero here.
         body_frame=frames(
             np.where(free[:, None], 0.0, mjm.body_pos), np.where(free[:, None], IDENTITY, mjm.body_quat)
@@ -105,7 +100,7 @@ def bodies(mjm: mujoco.MjModel) -> Part:
         body_subtree=Pattern.of_matrix(subtree),
         body_descendants=Pattern.of_matrix(proper),
     )
-    return static, arrays
+    return {}, arrays
 
 
 def joints(mjm: mujoco.MjModel) -> Part:
@@ -132,6 +127,7 @@ def joints(mjm: mujoco.MjModel) -> Part:
 
     quat_adr = [mjm.jnt_qposadr[j] + (3 if types[j] == JointType.FREE else 0) for j in quat]
     quat_dof = [mjm.jnt_dofadr[j] + (3 if types[j] == JointType.FREE else 0) for j in quat]
+    turns = [a + k for k in range(3) for a in quat_dof]
     quat_entries = [a + k for k in range(4) for a in quat_adr]
     keep = np.ones(nq)
     keep[quat_entries] = 0.0
@@ -151,11 +147,13 @@ def joints(mjm: mujoco.MjModel) -> Part:
         slot_pos=items(put(mjm.jnt_pos, [j for j in range(njnt) if j not in free])),
         slot_hinge=items(put(ones, [j for j in scalar if types[j] == JointType.HINGE])),
         slot_slide=items(put(ones, [j for j in scalar if types[j] == JointType.SLIDE])),
+        slot_free=items(put(ones, free)),
         slot_noquat=items(1.0 - put(ones, quat)),
         quat_qpos=select(quat_entries, nq),
-        quat_dof=select([a + k for k in range(3) for a in quat_dof], mjm.nv),
+        quat_dof=select(turns, mjm.nv),
         qpos_keep=keep[:, None],
         qpos_dof=Pattern.of_matrix(qpos_dof),
+        qpos_rate=Pattern.of_matrix(np.concatenate([qpos_dof, np.eye(mjm.nv)[turns]])),
         jnt_slot=select(place, rows),
         jnt_parent=select(mjm.body_parentid[mjm.jnt_bodyid], n),
     )
@@ -225,7 +223,7 @@ def dofs(mjm: mujoco.MjModel) -> Part:
     )
     arrays = dict(
         body_dof=Pattern.of_matrix(moved_by(mjm)),
-        dof_before=Pattern.of_matrix(before),
+        velocity_dof=Pattern.of_matrix(np.concatenate([moved_by(mjm), before])),
         dof_scalar=items(scalar),
         dof_turning=select(turning, n),
         dof_local_axis=items(local_axis),

@@ -1,0 +1,112 @@
+"""Poses down the tree of bodies: one operator on a CPU, torch code that the compiler fuses elsewhere.
+
+A frame is one stacked quantity ``[7, n, B]``: position, then unit quaternion. So a gather moves both at once.
+"""
+
+import torch
+from torch import Tensor
+
+from mujoco_torch._src import ops, spatial
+from mujoco_torch._src.components import Components, join, stacked
+from mujoco_torch._src.pattern import Pattern
+from mujoco_torch._src.spatial import Stacked, quat_mul, rotate
+
+
+def compose(a: Stacked, b: Stacked) -> Components:
+    """Frames ``b``, given in frames ``a``, in the frame that ``a`` is given in."""
+    return join(a[:3] + rotate(a[3:], b[:3]), quat_mul(a[3:], b[3:]))
+
+
+def attached(body: Stacked, local: Tensor) -> Components:
+    """Positions and matrices ``[12, n, B]`` of things fixed to bodies, whose frames are given."""
+    frame = compose(body, local)
+    return join(frame[:3], spatial.quat_to_mat(frame[3:]))
+
+
+def _reference(
+    resting: Tensor,
+    motion: Tensor,
+    slot_pos: Tensor,
+    slot_axis: Tensor,
+    slot_free: Tensor,
+    local: Tensor,
+    parent: int,
+    joint: int,
+    joint_parent: int,
+    carrier: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Slot by slot within all bodies, then the bodies down the tree by pointer jumping, ``ceil(log2 depth)`` rounds."""
+    n = resting.shape[1]
+    frame, joints = resting.expand(-1, -1, motion.shape[-1]), []
+    for first in range(0, motion.shape[1], n):
+        slot = slice(first, first + n)
+        anchor = frame[:3] + rotate(frame[3:], slot_pos[:, slot]) + slot_free[slot] * motion[:3, slot]
+        joints.append(join(anchor, rotate(frame[3:], slot_axis[:, slot])))
+        frame = compose(frame, motion[:, slot])
+    for up in Pattern.of(parent).jumps:
+        frame = compose(up @ frame, frame)
+    body = join(frame[:3], spatial.normalize(frame[3:])[0]).stack()
+    of_joint = Pattern.of(joint_parent) @ body
+    slots = torch.cat([x[k] for k in range(6) for x in joints]) if joints else motion[0]
+    of_slot = Pattern.of(joint) @ slots.unflatten(0, (6, -1)) if joints else motion[:6]
+    axes = join(of_joint[:3] + rotate(of_joint[3:], of_slot[:3]), rotate(of_joint[3:], of_slot[3:]))
+    return body, axes.stack(), attached(Pattern.of(carrier) @ body, local).stack()
+
+
+def _fake(resting: Tensor, motion: Tensor, *rest) -> tuple[Tensor, Tensor, Tensor]:
+    worlds = motion.shape[-1]
+    sizes = (7, resting.shape[1]), (6, Pattern.of(rest[-3]).shape[0]), (12, rest[3].shape[1])
+    return tuple([motion.new_empty((*size, worlds)) for size in sizes])
+
+
+_SHARED = (2, 3, 4, 5)
+"""Positions of the arguments that are the same in all worlds."""
+_operator = ops.define(
+    "poses(Tensor resting, Tensor motion, Tensor slot_pos, Tensor slot_axis, Tensor slot_free, Tensor local, "
+    "int parent, int joint, int joint_parent, int carrier) -> (Tensor, Tensor, Tensor)",
+    _reference,
+    _fake,
+    shared=_SHARED,
+)
+
+
+class _Poses(torch.autograd.Function):
+    @staticmethod
+    def forward(*args):
+        return _operator(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[:6])
+        ctx.patterns = [Pattern.of(key) for key in inputs[6:]]  # so that they live as long as the gradient
+
+    @staticmethod
+    def backward(ctx, *grads):
+        keys = [pattern.key for pattern in ctx.patterns]
+        pull = torch.func.vjp(lambda *x: _reference(*x, *keys), *ctx.saved_tensors)[1]
+        return *pull(grads), None, None, None, None
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return ops.vmapped(_poses, _SHARED, info.batch_size, in_dims, args)
+
+
+_poses = ops.inlined(ops.differentiable(_Poses, _operator), _reference)
+
+
+def poses(
+    resting: Stacked, motion: Stacked, slots: tuple[Tensor, Tensor, Tensor], local: Tensor, patterns: tuple
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Frames of bodies ``[7, nbody, B]``, anchors and axes of joints ``[6, njnt, B]``, things fixed to bodies.
+
+    The latter are positions and matrices ``[12, n, B]``.
+
+    Args:
+      resting: each body relative to its parent before a joint moves it, ``[7, nbody, B or 1]``.
+      motion: of each joint slot, in slot-major order, relative to the body before it, ``[7, nslot * nbody, B]``.
+      slots: position and axis of the joint in each slot; 1 where it is free, the body itself being its anchor then.
+      local: frames of things in those of their bodies, ``[7, n, 1]``.
+      patterns: they pick the parent of each body, the slot of each joint, the parent of its body, the body of each
+        thing.
+    """
+    return _poses(stacked(resting), stacked(motion), *slots, local, *(pattern.key for pattern in patterns))
