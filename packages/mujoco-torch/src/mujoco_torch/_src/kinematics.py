@@ -59,7 +59,7 @@ def kinematics(m: InsideModel, d: InsideData) -> InsideData:
     body, axes, things = poses(
         _resting_frames(m, d),
         motion,
-        (m.slot_pos, m.slot_axis, m.slot_free),
+        m.joined("slot_pos", "slot_axis", "slot_free"),
         m.attached_frame,
         (m.body_parent, m.jnt_slot, m.jnt_parent, m.attached_body),
     )
@@ -81,10 +81,10 @@ def camlight(m: InsideModel, d: InsideData) -> InsideData:
     """
     # Rows of the cameras' and the lights' bodies, then of what they look at.
     rows = (m.ncam, m.nlight, m.ncam, m.nlight)
-    cam, light, cam_target, light_target = (m.view_body @ d.joined("xpos", "xquat")).split(rows, 1)
-    coms = (None,) * 4
-    if m.cam_moving or m.light_moving:
-        coms = (m.view_body @ d.subtree_com).split(rows, 1)
+    frames = m.view_body @ d.joined("xpos", "xquat")
+    centres = m.view_body @ d.subtree_com if m.cam_moving or m.light_moving else frames[:3]
+    cam, light, cam_target, light_target = frames.split(rows, 1)
+    coms = centres.split(rows, 1)
     pose = attached(cam, m.cam_frame)
     if m.cam_moving:
         track, trackcom, body, com = m.cam_is.unbind(0)

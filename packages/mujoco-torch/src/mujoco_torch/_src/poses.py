@@ -26,9 +26,7 @@ def attached(body: Stacked, local: Tensor) -> Components:
 def _reference(
     resting: Tensor,
     motion: Tensor,
-    slot_pos: Tensor,
-    slot_axis: Tensor,
-    slot_free: Tensor,
+    slots: Tensor,
     local: Tensor,
     parent: int,
     joint: int,
@@ -40,62 +38,47 @@ def _reference(
     frame, joints = resting.expand(-1, -1, motion.shape[-1]), []
     for first in range(0, motion.shape[1], n):
         slot = slice(first, first + n)
-        anchor = frame[:3] + rotate(frame[3:], slot_pos[:, slot]) + slot_free[slot] * motion[:3, slot]
-        joints.append(join(anchor, rotate(frame[3:], slot_axis[:, slot])))
+        pos, axis, free = slots[:, slot].split((3, 3, 1))
+        anchor = frame[:3] + rotate(frame[3:], pos) + free[0] * motion[:3, slot]
+        joints.append(join(anchor, rotate(frame[3:], axis)))
         frame = compose(frame, motion[:, slot])
     for up in Pattern.of(parent).jumps:
         frame = compose(up @ frame, frame)
     body = join(frame[:3], spatial.normalize(frame[3:])[0]).stack()
     of_joint = Pattern.of(joint_parent) @ body
-    slots = torch.cat([x[k] for k in range(6) for x in joints]) if joints else motion[0]
-    of_slot = Pattern.of(joint) @ slots.unflatten(0, (6, -1)) if joints else motion[:6]
+    in_slots = (
+        torch.cat([x[k] for k in range(6) for x in joints]).unflatten(0, (6, -1)) if joints else motion[:6]
+    )
+    of_slot = Pattern.of(joint) @ in_slots
     axes = join(of_joint[:3] + rotate(of_joint[3:], of_slot[:3]), rotate(of_joint[3:], of_slot[3:]))
     return body, axes.stack(), attached(Pattern.of(carrier) @ body, local).stack()
 
 
 def _fake(resting: Tensor, motion: Tensor, *rest) -> tuple[Tensor, Tensor, Tensor]:
     worlds = motion.shape[-1]
-    sizes = (7, resting.shape[1]), (6, Pattern.of(rest[-3]).shape[0]), (12, rest[3].shape[1])
-    return tuple([motion.new_empty((*size, worlds)) for size in sizes])
+    return (
+        motion.new_empty((7, resting.shape[1], worlds)),
+        motion.new_empty((6, Pattern.of(rest[-3]).shape[0], worlds)),
+        motion.new_empty((12, rest[1].shape[1], worlds)),
+    )
 
 
-_SHARED = (2, 3, 4, 5)
+_SHARED = (2, 3)
 """Positions of the arguments that are the same in all worlds."""
 _operator = ops.define(
-    "poses(Tensor resting, Tensor motion, Tensor slot_pos, Tensor slot_axis, Tensor slot_free, Tensor local, "
-    "int parent, int joint, int joint_parent, int carrier) -> (Tensor, Tensor, Tensor)",
+    "poses(Tensor resting, Tensor motion, Tensor slots, Tensor local, int parent, int joint, int joint_parent, "
+    "int carrier) -> (Tensor, Tensor, Tensor)",
     _reference,
     _fake,
     shared=_SHARED,
 )
 
 
-class _Poses(torch.autograd.Function):
-    @staticmethod
-    def forward(*args):
-        return _operator(*args)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs[:6])
-        ctx.patterns = [Pattern.of(key) for key in inputs[6:]]  # so that they live as long as the gradient
-
-    @staticmethod
-    def backward(ctx, *grads):
-        keys = [pattern.key for pattern in ctx.patterns]
-        pull = torch.func.vjp(lambda *x: _reference(*x, *keys), *ctx.saved_tensors)[1]
-        return *pull(grads), None, None, None, None
-
-    @staticmethod
-    def vmap(info, in_dims, *args):
-        return ops.vmapped(_poses, _SHARED, info.batch_size, in_dims, args)
-
-
-_poses = ops.inlined(ops.differentiable(_Poses, _operator), _reference)
+_poses = ops.fused(_operator, _reference, tensors=4, shared=_SHARED, named=Pattern.of)
 
 
 def poses(
-    resting: Stacked, motion: Stacked, slots: tuple[Tensor, Tensor, Tensor], local: Tensor, patterns: tuple
+    resting: Tensor, motion: Stacked, slots: Tensor, local: Tensor, patterns: tuple[Pattern, ...]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Frames of bodies ``[7, nbody, B]``, anchors and axes of joints ``[6, njnt, B]``, things fixed to bodies.
 
@@ -104,9 +87,9 @@ def poses(
     Args:
       resting: each body relative to its parent before a joint moves it, ``[7, nbody, B or 1]``.
       motion: of each joint slot, in slot-major order, relative to the body before it, ``[7, nslot * nbody, B]``.
-      slots: position and axis of the joint in each slot; 1 where it is free, the body itself being its anchor then.
+      slots: of the joint in each slot position and axis, and 1 where it is free, the body itself being its anchor.
       local: frames of things in those of their bodies, ``[7, n, 1]``.
       patterns: they pick the parent of each body, the slot of each joint, the parent of its body, the body of each
         thing.
     """
-    return _poses(stacked(resting), stacked(motion), *slots, local, *(pattern.key for pattern in patterns))
+    return _poses(resting, stacked(motion), slots, local, *(pattern.key for pattern in patterns))

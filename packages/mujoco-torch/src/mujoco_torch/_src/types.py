@@ -1,5 +1,6 @@
 """Model and Data as a user holds them, and the records a stage works on."""
 
+import math
 from typing import Any
 
 import torch
@@ -72,6 +73,21 @@ class InsideModel:
             self._products[key] = getattr(self, name) @ x, x  # x lives on, so that its id names nothing else
         return self._products[key][0]
 
+    def joined(self, *names: str) -> Tensor:
+        """Arrays of the same items, which ``put_model`` has laid one after the other, as one ``[k, n, 1]``."""
+        places = [self._topology.layout[name] for name in names]
+        start, (*_, n, _) = places[0]
+        stop = start
+        for first, shape in places:
+            if first != stop:
+                raise ValueError(f"the arrays {names} do not lie one after the other")
+            stop += math.prod(shape)
+        return (
+            self._params[start:stop].view(-1, n, 1)
+            if n
+            else self._params[:0].view(sum(shape[0] if len(shape) > 2 else 1 for _, shape in places), 0, 1)
+        )
+
     def __getattr__(self, name: str) -> Any:
         place = self._topology.layout.get(name)
         if place is None:
@@ -80,10 +96,7 @@ class InsideModel:
             except AttributeError:
                 raise AttributeError(f"Model has no attribute {name!r}") from None
         start, shape = place
-        size = 1
-        for n in shape:
-            size *= n
-        return self._params[start : start + size].view(shape)
+        return self._params[start : start + math.prod(shape)].view(shape)
 
 
 class InsideData:
@@ -121,14 +134,17 @@ class InsideData:
 
     def joined(self, *names: str) -> Tensor:
         """Fields of the same items in one tensor, one after the other; made anew unless they already lie so."""
-        whole, first = self._places.get(names[0], (None, 0))
-        stop = first
-        for name in names:
-            place = self._places.get(name)
-            if place is None or place[0] is not whole or place[1] != stop:
-                return torch.cat([self.fields[name] for name in names])
-            stop += layout.components(name)
-        return whole[first:stop]
+        if names[0] in self._places:
+            whole, first = self._places[names[0]]
+            stop = first
+            for name in names:
+                place = self._places.get(name)
+                if place is None or place[0] is not whole or place[1] != stop:
+                    break
+                stop += layout.components(name)
+            else:
+                return whole[first:stop]
+        return torch.cat([self.fields[name] for name in names])
 
 
 def _whole(x: Any) -> Any:

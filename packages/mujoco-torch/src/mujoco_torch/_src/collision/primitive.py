@@ -89,7 +89,7 @@ def frame_along(normal: Stacked, hint: Stacked) -> Components:
 
 def _single(touch: _Touch) -> Contacts:
     """One slot per pair."""
-    return Contacts(*((x,) for x in touch))
+    return Contacts((touch.dist,), (touch.pos,), (touch.normal,), (touch.active,))
 
 
 def _packed(first: _Touch, second: _Touch) -> Contacts:
