@@ -25,7 +25,7 @@ def com_pos(m: InsideModel, d: InsideData) -> InsideData:
       StateError: the poses of ``d`` do not fit the model.
     """
     patterns = m.body_subtree, m.body_root, m.dof_jnt, m.dof_turning, m.dof_root
-    subtree_com, cinert, cdof = _com(
+    subtree_com, cinert, cdof = _call(
         d.xquat,
         d.xipos,
         d.ximat,
@@ -93,7 +93,7 @@ _operator = ops.define(
     _fake,
     shared=_SHARED,
 )
-_com = ops.fused(_operator, _reference, tensors=6, shared=_SHARED, named=Pattern.of)
+_call = ops.fused(_operator, _reference, tensors=6, shared=_SHARED, named=Pattern.of)
 
 
 @public(reads=("qvel", "cdof"), writes=("cvel", "cdof_dot"))

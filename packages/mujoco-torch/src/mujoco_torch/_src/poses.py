@@ -74,7 +74,7 @@ _operator = ops.define(
 )
 
 
-_poses = ops.fused(_operator, _reference, tensors=4, shared=_SHARED, named=Pattern.of)
+_call = ops.fused(_operator, _reference, tensors=4, shared=_SHARED, named=Pattern.of)
 
 
 def poses(
@@ -92,4 +92,4 @@ def poses(
       patterns: they pick the parent of each body, the slot of each joint, the parent of its body, the body of each
         thing.
     """
-    return _poses(resting, stacked(motion), slots, local, *(pattern.key for pattern in patterns))
+    return _call(resting, stacked(motion), slots, local, *(pattern.key for pattern in patterns))

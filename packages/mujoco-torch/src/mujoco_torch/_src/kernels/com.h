@@ -54,13 +54,13 @@ struct Com {
   // Rows of `dofs`: whether it is a slide or hinge, whether it translates, its constant axis, its axis in the body.
   void axis(int64_t i, int64_t world, int count) const {
     const int64_t joint = dof_joint->column[size_t(i)], turning = dof_turning->start[size_t(i)];
-    Vector<T> axis = dofs.vector(i, world, count, 2) +
-                     scaled<T>(dofs.at(0, i, world, count), joints.vector(joint, world, count, 3));
+    Vector<T> axis = dofs.vector(i, world, count, 5);
     if (turning < dof_turning->start[size_t(i) + 1]) {
       const int64_t body = dof_turning->column[size_t(turning)];
-      const Quaternion<T> q{quat.at(0, body, world, count), quat.vector(body, world, count, 1)};
-      axis = axis + rotate<T>(q, dofs.vector(i, world, count, 5));
+      axis = rotate<T>({quat.at(0, body, world, count), quat.vector(body, world, count, 1)}, axis);
     }
+    axis = axis + dofs.vector(i, world, count, 2) +
+           scaled<T>(dofs.at(0, i, world, count), joints.vector(joint, world, count, 3));
     const Vec<T> linear = dofs.at(1, i, world, count);
     const Vector<T> angular = scaled<T>(T(1) - linear, axis);
     const Vector<T> offset = com_of(dof_root->column[size_t(i)], world, count) - joints.vector(joint, world, count);
