@@ -36,7 +36,9 @@ JOINTS = """
   </worldbody>
 </mujoco>
 """
-NO_JOINTS = "<mujoco><worldbody><body pos='1 2 3'><geom size='.1' pos='0 0 1'/><site/></body></worldbody></mujoco>"
+NO_JOINTS = (
+    "<mujoco><worldbody><body pos='1 2 3'><geom size='.1' pos='0 0 1'/><site/></body></worldbody></mujoco>"
+)
 
 
 def load(name: str) -> mujoco.MjModel:
@@ -46,7 +48,9 @@ def load(name: str) -> mujoco.MjModel:
 
 
 MODELS = ("humanoid", "hopper", "joints", "no joints")
-operators = pytest.mark.parametrize("module", [poses, com], ids=lambda module: module.__name__.rpartition(".")[2])
+operators = pytest.mark.parametrize(
+    "module", [poses, com], ids=lambda module: module.__name__.rpartition(".")[2]
+)
 models = pytest.mark.parametrize("name", MODELS)
 
 
@@ -86,7 +90,9 @@ def assert_same(found: tuple, expected: tuple, tolerance: float) -> None:
 @models
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
 @pytest.mark.parametrize("worlds", [1, 7, 8, 9, 33])
-def test_equals_the_reference(arguments: Callable, module, name: str, dtype: torch.dtype, worlds: int) -> None:
+def test_equals_the_reference(
+    arguments: Callable, module, name: str, dtype: torch.dtype, worlds: int
+) -> None:
     args = arguments(module, name, worlds, dtype)
     assert_same(module._operator(*args), module._reference(*args), TOLERANCE[dtype])
 
