@@ -1,4 +1,4 @@
-"""The operators of poses and centres of mass against their references, which other devices run; fields in one tensor."""
+"""The operators of poses and centres of mass against their references, which other devices run; joined fields."""
 
 from collections.abc import Callable, Iterator
 
@@ -24,11 +24,13 @@ JOINTS = """
     <camera name="still" pos="1 2 3"/>
     <geom type="plane" size="1 1 1" euler="5 0 0"/>
     <body name="m" mocap="true" pos="1 0 2"><geom size=".1" pos=".1 0 0"/>
-      <body pos="0 0 .3"><joint type="ball" pos="0 .1 0"/><geom size=".1"/><site pos=".1 .2 .3" euler="10 20 30"/></body>
+      <body pos="0 0 .3"><joint type="ball" pos="0 .1 0"/><geom size=".1"/>
+        <site pos=".1 .2 .3" euler="10 20 30"/></body>
     </body>
     <body pos="0 0 1" euler="10 20 30"><freejoint/><geom type="capsule" size=".1 .2"/>
       <body pos=".3 0 0" euler="0 30 0">
-        <joint type="slide" axis="1 1 0"/><joint type="hinge" axis="0 1 1" pos=".1 0 .2"/><joint type="ball" pos="0 0 .1"/>
+        <joint type="slide" axis="1 1 0"/><joint type="hinge" axis="0 1 1" pos=".1 0 .2"/>
+        <joint type="ball" pos="0 0 .1"/>
         <geom size=".1 .1" type="capsule" euler="0 45 0"/>
         <body pos="0 .3 0"><geom size=".1" euler="0 0 45"/><site/></body>
       </body>
@@ -147,6 +149,22 @@ def test_vmap_is_more_worlds(arguments: Callable, module) -> None:
     dims = tuple(x.dim() - 2 if y else None for x, y in zip(split, mapped, strict=True))
     out = torch.vmap(lambda *x: module._call(*x, *args[count:]), in_dims=dims, out_dims=-2)(*split)
     assert_same(tuple(x.flatten(-2) for x in out), module._operator(*args), 0.0)
+
+
+@models
+def test_gradients_of_each_world(name: str) -> None:
+    """``vmap`` of a gradient, where the rules of the operators serve."""
+    mjm = load(name)
+    m = mjt.put_model(mjm, dtype=torch.float64)
+    d = mjt.put_data(m, testing.perturbed_states(mjm, 3, 3, settle=5))
+
+    def height(qpos: Tensor, d: mjt.Data) -> Tensor:
+        after = mjt.forward(m, d.replace(qpos=qpos))
+        return after.geom_xpos.square().sum() + after.cdof.square().sum()
+
+    mapped = torch.vmap(torch.func.grad(height))(d.qpos, d)
+    each = torch.stack([torch.func.grad(height)(d.qpos[world], d[world]) for world in range(3)])
+    torch.testing.assert_close(mapped, each, rtol=1e-12, atol=1e-12)
 
 
 @operators

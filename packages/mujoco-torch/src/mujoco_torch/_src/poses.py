@@ -72,8 +72,6 @@ _operator = ops.define(
     _fake,
     shared=_SHARED,
 )
-
-
 _call = ops.fused(_operator, _reference, tensors=4, shared=_SHARED, named=Pattern.of)
 
 
@@ -92,4 +90,8 @@ def poses(
       patterns: they pick the parent of each body, the slot of each joint, the parent of its body, the body of each
         thing.
     """
+    if (
+        torch._C._are_functorch_transforms_active()
+    ):  # the rule of vmap multiplies the worlds of every argument
+        resting = resting.expand(-1, -1, motion[0].shape[-1])
     return _call(resting, stacked(motion), slots, local, *(pattern.key for pattern in patterns))

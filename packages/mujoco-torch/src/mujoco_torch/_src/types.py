@@ -76,17 +76,14 @@ class InsideModel:
     def joined(self, *names: str) -> Tensor:
         """Arrays of the same items, which ``put_model`` has laid one after the other, as one ``[k, n, 1]``."""
         places = [self._topology.layout[name] for name in names]
-        start, (*_, n, _) = places[0]
+        start, components = places[0][0], 0
         stop = start
         for first, shape in places:
             if first != stop:
                 raise ValueError(f"the arrays {names} do not lie one after the other")
             stop += math.prod(shape)
-        return (
-            self._params[start:stop].view(-1, n, 1)
-            if n
-            else self._params[:0].view(sum(shape[0] if len(shape) > 2 else 1 for _, shape in places), 0, 1)
-        )
+            components += math.prod(shape[:-2])
+        return self._params[start:stop].view(components, *places[0][1][-2:])
 
     def __getattr__(self, name: str) -> Any:
         place = self._topology.layout.get(name)
