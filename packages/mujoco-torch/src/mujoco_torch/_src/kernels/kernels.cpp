@@ -6,12 +6,15 @@
 // (a "turn"), since their numbers share memory pages. The algorithms are those of solver/newton.py and solver/mass.py.
 //
 // This is one translation unit; its parts are, in this order, torch_api.h, structure.h, combine.h, simd.h, mass.h,
-// matrix.h, rows.h, factors.h, penalty.h, line_search.h, newton.h, workspace.h and elimination.h. An operator takes the
+// matrix.h, rows.h, factors.h, penalty.h, line_search.h, newton.h, workspace.h, elimination.h,
+// spatial.h, poses.h and com.h. An operator takes the
 // dispatcher's stack of arguments, each a handle or an integer, and leaves its results there. Plain C interface at the
 // end of this file.
 
+#include "com.h"
 #include "combine.h"
 #include "elimination.h"
+#include "poses.h"
 #include "workspace.h"
 
 namespace {
@@ -35,7 +38,7 @@ void with_type(const Input& x, const Body& body) {
 
 // combine(x, pattern) -> Tensor
 void combine_op(uint64_t* stack) {
-  const Input x(stack[0]);
+  const Input x(stack[0], true);
   const Pattern& p = patterns.find(int64_t(stack[1]));
   std::vector<int64_t> sizes = x.shape;
   const size_t items = sizes.size() - 2;
@@ -46,9 +49,61 @@ void combine_op(uint64_t* stack) {
   Output out(sizes, x.dtype);
   with_type(x, [&](auto type) {
     using T = typename decltype(type)::type;
-    combine<T>(p, x.as<T>(), out.as<T>(), lead, x.worlds());
+    combine<T>(p, x, out.as<T>(), lead);
   });
   stack[0] = out.release();
+}
+
+// poses(resting, motion, slots, local, parent, joint, joint_parent, carrier) -> (Tensor, Tensor, Tensor)
+void poses_op(uint64_t* stack) {
+  const Input resting(stack[0], true), motion(stack[1], true), slots(stack[2]), local(stack[3]);
+  const Pattern &parent = patterns.find(int64_t(stack[4])), &joint = patterns.find(int64_t(stack[5]));
+  const Pattern& carrier = patterns.find(int64_t(stack[7]));
+  const int64_t worlds = motion.worlds(), n = parent.rows;
+  resting.expect("resting", {7, n, resting.worlds() == 1 ? 1 : worlds}, motion);
+  motion.expect("motion", {7, joint.columns, worlds}, motion);
+  slots.expect("slots", {7, joint.columns, 1}, motion);
+  local.expect("local", {7, carrier.rows, 1}, motion);
+  Output body({7, n, worlds}, motion.dtype), axes({6, joint.rows, worlds}, motion.dtype);
+  Output attached({12, carrier.rows, worlds}, motion.dtype);
+  with_type(motion, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Poses<T> poses{&parent, &joint, &carrier, Items<T>(resting), Items<T>(motion), Items<T>(slots),
+                         Items<T>(local), {body.as<T>(), n, worlds}, {axes.as<T>(), joint.rows, worlds},
+                         {attached.as<T>(), carrier.rows, worlds}};
+    const std::vector<int64_t> joint_of = poses.joints();
+    for_groups<T>(worlds, [&](int64_t world, int count) { poses.run(joint_of, world, count); });
+  });
+  stack[0] = body.release();
+  stack[1] = axes.release();
+  stack[2] = attached.release();
+}
+
+// com(quat, ipos, imat, joints, bodies, dofs, subtree, root, dof_joint, dof_turning, dof_root)
+//   -> (Tensor, Tensor, Tensor)
+void com_op(uint64_t* stack) {
+  const Input quat(stack[0], true), ipos(stack[1], true), imat(stack[2], true), joints(stack[3], true);
+  const Input bodies(stack[4]), dofs(stack[5]);
+  const Pattern* p[5];
+  for (int i = 0; i < 5; ++i) p[i] = &patterns.find(int64_t(stack[6 + i]));
+  const int64_t worlds = ipos.worlds(), n = p[0]->rows, nv = p[2]->rows;
+  quat.expect("xquat", {4, n, worlds}, ipos);
+  ipos.expect("xipos", {3, n, worlds}, ipos);
+  imat.expect("ximat", {9, n, worlds}, ipos);
+  joints.expect("the joints", {6, p[2]->columns, worlds}, ipos);
+  bodies.expect("the bodies", {6, n, 1}, ipos);
+  dofs.expect("the dofs", {8, nv, 1}, ipos);
+  Output com({3, n, worlds}, ipos.dtype), cinert({10, n, worlds}, ipos.dtype), cdof({6, nv, worlds}, ipos.dtype);
+  with_type(ipos, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Com<T> all{p[0], p[1], p[2], p[3], p[4], Items<T>(quat), Items<T>(ipos), Items<T>(imat), Items<T>(joints),
+                     Items<T>(bodies), Items<T>(dofs), {com.as<T>(), n, worlds}, {cinert.as<T>(), n, worlds},
+                     {cdof.as<T>(), nv, worlds}};
+    for_groups<T>(worlds, [&](int64_t world, int count) { all.run(world, count); });
+  });
+  stack[0] = com.release();
+  stack[1] = cinert.release();
+  stack[2] = cdof.release();
 }
 
 // mass_matrix(crb, cdof, armature, system) -> Tensor
@@ -277,6 +332,8 @@ void mjt_system(int64_t key, const SystemSpec* spec) {
   void mjt_##name(uint64_t* stack, uint64_t, uint64_t) { name##_op(stack); }
 
 MJT_OPERATOR(combine)
+MJT_OPERATOR(poses)
+MJT_OPERATOR(com)
 MJT_OPERATOR(mass_matrix)
 MJT_OPERATOR(factor_m)
 MJT_OPERATOR(solve_m)
