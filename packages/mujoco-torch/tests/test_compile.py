@@ -70,6 +70,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[Callable]:
     def as_captured(fn: Callable, **options) -> Callable:
         filters = {name: f for name, f in options.pop("options", {}).items() if name == "guard_filter_fn"}
         options.pop("mode", None)
+        options.pop("backend", None)
         functions.append(fn)
         return real(fn, backend="eager", options=filters or None, **options)
 
