@@ -109,9 +109,9 @@ class _Piece:
 
         # Dynamo keeps compiled functions by code object; without guards two pieces must not share one.
         run.__code__ = run.__code__.replace(co_name=f"piece_{next(self._names)}")
-        self.options = dict(torch._inductor.list_mode_options(mode or "default"))
-        self.options |= {"cpp_wrapper": True, "cpp.threads": 1}
-        self.options["cpp.enable_floating_point_contract_flag"] = (
+        self._options = dict(torch._inductor.list_mode_options(mode or "default"))
+        self._options |= {"cpp_wrapper": True, "cpp.threads": 1}
+        self._options["cpp.enable_floating_point_contract_flag"] = (
             "fast"  # a product and a sum in one instruction
         )
         self.traced = torch.compile(
@@ -126,9 +126,9 @@ class _Piece:
         self.compiled = False
         self._generated: Callable[..., Sequence[Tensor]] | None = None
 
-    def _generate(self, graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Sequence[Tensor]]:
+    def _generate(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Sequence[Tensor]]:
         """Inductor as the backend of Dynamo, whose result is kept, to be called without Dynamo from then on."""
-        self._generated = torch._inductor.compile(graph, inputs, self.options)
+        self._generated = torch._inductor.compile(graph, inputs, self._options)
         return self._generated
 
     def __call__(self, params: Tensor, values: Values) -> Values:
