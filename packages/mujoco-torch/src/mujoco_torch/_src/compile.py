@@ -111,9 +111,8 @@ class _Piece:
         run.__code__ = run.__code__.replace(co_name=f"piece_{next(self._names)}")
         self._options = dict(torch._inductor.list_mode_options(mode or "default"))
         self._options |= {"cpp_wrapper": True, "cpp.threads": 1}
-        self._options["cpp.enable_floating_point_contract_flag"] = (
-            "fast"  # a product and a sum in one instruction
-        )
+        # A product and a sum are one instruction.
+        self._options["cpp.enable_floating_point_contract_flag"] = "fast"
         self.traced = torch.compile(
             run,
             backend=self._generate,
