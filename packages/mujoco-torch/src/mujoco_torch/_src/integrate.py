@@ -245,8 +245,8 @@ def _step(m: InsideModel, d: InsideData) -> InsideData:
 
 
 def unchecked_step(m: InsideModel, d: InsideData) -> InsideData:
-    """A step of another integrator than RK4 that resets no world, but notes which are bad."""
-    return note_bad(m, _single_step(m, check_acc(m, forward_compared(m, d))))
+    """A step of another integrator than RK4 that resets no world, but notes whether one is bad."""
+    return note_bad(m, _single_step(m, check_acc(m, forward_compared(m, d))), d.qpos, d.qvel)
 
 
 def _single_step(m: InsideModel, d: InsideData) -> InsideData:

@@ -36,9 +36,9 @@ def check_acc(m: InsideModel, d: InsideData) -> InsideData:
     return d.replace(bad_qacc=_bad(d.qacc)) if m.autoreset else d
 
 
-def note_bad(m: InsideModel, d: InsideData) -> InsideData:
-    """Note, at the end of a step, which worlds ``replace_bad`` or the next ``check_state`` has to reset."""
-    return d.replace(suspect=d.bad_qacc | _bad(d.qpos) | _bad(d.qvel)) if m.autoreset else d
+def note_bad(m: InsideModel, d: InsideData, qpos: Tensor, qvel: Tensor) -> InsideData:
+    """Note, at the end of a step from a position and velocity, whether any world has to be reset."""
+    return d.replace(suspect=(d.bad_qacc | _bad(qpos) | _bad(qvel)).any()) if m.autoreset else d
 
 
 def replace_bad(m: InsideModel, d: InsideData, stepped: str = "stepped") -> InsideData:
