@@ -21,6 +21,12 @@ inline V* tile(V* matrix, int i, int j) {
   return matrix + (size_t(i) * (i + 1) / 2 + j) * kTileSize;
 }
 
+// Where element (i, j) is, j in a tile column up to that of i.
+inline size_t element(int64_t i, int64_t j) {
+  const int64_t bi = i / kTile, bj = j / kTile;
+  return size_t((bi * (bi + 1) / 2 + bj) * kTileSize + i % kTile * kTile + j % kTile);
+}
+
 inline size_t matrix_size(int nb) { return size_t(nb) * (nb + 1) / 2 * kTileSize; }
 
 inline uint64_t block_bit(int block) { return uint64_t(1) << (block & 63); }
@@ -99,11 +105,11 @@ inline void factorize_beside(Vec<T>* a, const Vec<T>* diagonal, const Vec<T>* sc
   }
 }
 
-// In place, A to L with A = L' D^-1 L, L lower and D its diagonal: a Cholesky factor is D^-1/2 L, but this one needs no
-// square roots, whose latency would dominate small matrices. The shape holds the fill-in. `inverse` gets D^-1, `panel`
-// is scratch (a tile column), `below` too (a number per tile row).
+// A to L with A = L' D^-1 L, L lower and D its diagonal: a Cholesky factor is D^-1/2 L, but this one needs no square
+// roots, whose latency would dominate small matrices. The shape holds the fill-in. `inverse` gets D^-1, `panel` is
+// scratch (a tile column), `below` too (a number per tile row). L may take the place of A.
 template <class T>
-void factorize(Vec<T>* matrix, Vec<T>* inverse, Vec<T>* panel, int* below, const uint64_t* shape, int nb) {
+void factorize(Vec<T>* a, Vec<T>* matrix, Vec<T>* inverse, Vec<T>* panel, int* below, const uint64_t* shape, int nb) {
   for (int i = nb - 1; i >= 0; --i) {
     Vec<T>* scale = inverse + i * kTile;
     int count = 0;
@@ -118,7 +124,8 @@ void factorize(Vec<T>* matrix, Vec<T>* inverse, Vec<T>* panel, int* below, const
       if (!has_block(shape[i], j)) continue;
       Vec<T>* target = tile(matrix, i, j);
       Vec<T> acc[kTileSize];
-      for (int e = 0; e < kTileSize; ++e) acc[e] = target[e];
+      const Vec<T>* known = tile(a, i, j);
+      for (int e = 0; e < kTileSize; ++e) acc[e] = known[e];
       for (int b = 0; b < count; ++b) {
         if (!has_block(shape[below[b]], j)) continue;
         const Vec<T>*left = tile(matrix, below[b], j), *right = panel + b * kTileSize;
