@@ -159,8 +159,8 @@ void hessian_solve_op(uint64_t* stack) {
         const int64_t world = turn.world + g * kLanes<T>;
         const int count = count_of<T>(turn, g);
         find_dense_shape<T>(w.sum, *rows[g], w.shape, nb);
-        add_rows<T>(*rows[g], rows[g]->weight, w.sum, w.shape, nb);
-        factorize<T>(w, nb);
+        const int active = list_changes<T>(w.rows, w.rows.weight, w.sum);
+        factorize<T>(w, active, active, nb);
         load_vector<T>(right + world, nv, worlds, count, w.search, nb * kTile);
         substitute<T>(w.hessian, w.inverse, w.search, w.shape, nb);
         store_vector<T>(x + world, w.search, nv, worlds, count);

@@ -53,15 +53,6 @@ void clear_tiles(V* matrix, const uint64_t* shape, int nb) {
   }
 }
 
-template <class V>
-void copy_tiles(V* target, V* source, const uint64_t* shape, int nb) {
-  for (int i = 0; i < nb; ++i) {
-    for (int j = 0; j <= i; ++j) {
-      if (has_block(shape[i], j)) std::memcpy(tile(target, i, j), tile(source, i, j), kTileSize * sizeof(V));
-    }
-  }
-}
-
 // Lower triangles of symmetric (n, n, B) matrices into tiles, where `matrices` is not null; diagonal tiles become full.
 template <class T>
 void pack_symmetric(const T* source, int64_t n, int64_t worlds, const Turn& turn, Vec<T>* const* matrices) {
@@ -84,11 +75,14 @@ void pack_symmetric(const T* source, int64_t n, int64_t worlds, const Turn& turn
 // Of the pivots from the last to the first, in a diagonal tile: row c of L, and one over its diagonal to scale[c].
 template <class T>
 inline void factorize_diagonal(Vec<T>* a, Vec<T>* scale) {
+#pragma GCC unroll 4
   for (int c = kTile - 1; c >= 0; --c) {
     a[c * kTile + c] = floor_at<T>(a[c * kTile + c], kMinVal<T>);
     scale[c] = T(1) / a[c * kTile + c];
+#pragma GCC unroll 4
     for (int d = 0; d < c; ++d) {
       const Vec<T> factor = a[c * kTile + d] * scale[c];
+#pragma GCC unroll 4
       for (int r = 0; r <= d; ++r) a[d * kTile + r] -= a[c * kTile + r] * factor;
     }
   }
@@ -97,7 +91,9 @@ inline void factorize_diagonal(Vec<T>* a, Vec<T>* scale) {
 // The same pivots in a tile beside that diagonal tile.
 template <class T>
 inline void factorize_beside(Vec<T>* a, const Vec<T>* diagonal, const Vec<T>* scale) {
+#pragma GCC unroll 4
   for (int c = kTile - 1; c > 0; --c) {
+#pragma GCC unroll 4
     for (int d = 0; d < c; ++d) {
       const Vec<T> factor = diagonal[c * kTile + d] * scale[c];
       for (int r = 0; r < kTile; ++r) a[d * kTile + r] -= a[c * kTile + r] * factor;
@@ -107,11 +103,14 @@ inline void factorize_beside(Vec<T>* a, const Vec<T>* diagonal, const Vec<T>* sc
 
 // A to L with A = L' D^-1 L, L lower and D its diagonal: a Cholesky factor is D^-1/2 L, but this one needs no square
 // roots, whose latency would dominate small matrices. The shape holds the fill-in. `inverse` gets D^-1, `panel` is
-// scratch (a tile column), `below` too (a number per tile row). L may take the place of A.
-template <class T>
-void factorize(Vec<T>* a, Vec<T>* matrix, Vec<T>* inverse, Vec<T>* panel, int* below, const uint64_t* shape, int nb) {
+// scratch (a tile column), `below` too (a number per tile row). A is changed on the way: of each tile row change.list(i)
+// is told, and change.add(j, acc, tile) changes the tile in acc, and in memory what is to stay.
+template <class T, class Change>
+void factorize(Vec<T>* a, Vec<T>* matrix, Vec<T>* inverse, Vec<T>* panel, int* below, const uint64_t* shape, int nb,
+               Change change) {
   for (int i = nb - 1; i >= 0; --i) {
     Vec<T>* scale = inverse + i * kTile;
+    change.list(i);
     int count = 0;
     for (int k = i + 1; k < nb; ++k) {
       if (!has_block(shape[k], i)) continue;
@@ -124,8 +123,9 @@ void factorize(Vec<T>* a, Vec<T>* matrix, Vec<T>* inverse, Vec<T>* panel, int* b
       if (!has_block(shape[i], j)) continue;
       Vec<T>* target = tile(matrix, i, j);
       Vec<T> acc[kTileSize];
-      const Vec<T>* known = tile(a, i, j);
+      Vec<T>* known = tile(a, i, j);
       for (int e = 0; e < kTileSize; ++e) acc[e] = known[e];
+      change.add(j, acc, known);
       for (int b = 0; b < count; ++b) {
         if (!has_block(shape[below[b]], j)) continue;
         const Vec<T>*left = tile(matrix, below[b], j), *right = panel + b * kTileSize;

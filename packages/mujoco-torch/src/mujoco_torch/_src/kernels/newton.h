@@ -94,10 +94,10 @@ void choose_start(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
 template <class T>
 constexpr T kHagerZhang = T(0.01);
 
-// The factor of w.sum to w.hessian.
+// Adds to w.sum the first `kept` of the active pieces; to w.hessian goes the factor of that and the others added.
 template <class T>
-void factorize(Work<T>& w, int nb) {
-  factorize<T>(w.sum, w.hessian, w.inverse, w.panel, w.below, w.shape, nb);
+void factorize(Work<T>& w, int kept, int active, int nb) {
+  factorize<T>(w.sum, w.hessian, w.inverse, w.panel, w.below, w.shape, nb, Change<T>{&w.rows, kept, active, nb});
 }
 
 // M^-1 grad to w.solved, with the factor at hand.
@@ -113,7 +113,7 @@ Mask<T> certified(Work<T>& w, Vec<T> scale, Mask<T> done, T tolerance, int nb) {
   const int padded = nb * kTile;
   const Mask<T> flat = scale * square_root<T>(dot<T>(w.grad, w.grad, padded)) < tolerance;
   if (!any<T>(flat & ~done)) return Mask<T>{};
-  factorize<T>(w, nb);
+  factorize<T>(w, 0, 0, nb);
   solve_mass<T>(w, nb);
   return flat & (scale * T(0.5) * dot<T>(w.grad, w.solved, padded) < tolerance);
 }
@@ -133,14 +133,13 @@ void newton_direction(const System& s, Work<T>& w, Mask<T> done, int nb) {
     place_mass<T>(s, w);
     for (int k = 0; k < rows.plain; ++k) rows.rate[k] = rows.stiffness[k];
   }
-  add_rows<T>(rows, rows.rate, w.sum, w.shape, nb);
-  if (general && rows.cones) {
-    copy_tiles(w.hessian, w.sum, w.shape, nb);
-    add_cones<T>(rows, w.hessian, w.shape, nb);
-    factorize<T>(w.hessian, w.hessian, w.inverse, w.panel, w.below, w.shape, nb);
-  } else {
-    factorize<T>(w, nb);
+  const int kept = list_changes<T>(rows, rows.rate, w.sum);
+  int active = kept;
+  for (int c = 0; general && c < rows.cones; ++c) {
+    couple_cone<T>(rows, c);
+    rows.active[active++] = rows.pieces - rows.cones + c;
   }
+  factorize<T>(w, kept, active, nb);
   for (int i = 0; i < nb * kTile; ++i) w.search[i] = -w.grad[i];
   substitute<T>(w.hessian, w.inverse, w.search, w.shape, nb);
 }
@@ -189,7 +188,7 @@ Mask<T> iterate(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
   if (newton) {
     for (int k = 0; k < rows.plain; ++k) rows.stiffness[k] = Vec<T>{};
   } else if (any<T>(~done)) {
-    factorize<T>(w, nb);
+    factorize<T>(w, 0, 0, nb);
     solve_mass<T>(w, nb);
     for (int i = 0; i < padded; ++i) w.search[i] = -w.solved[i];
   }

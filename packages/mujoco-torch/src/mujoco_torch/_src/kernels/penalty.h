@@ -144,16 +144,6 @@ inline void couple_cone(const Rows<T>& rows, int cone) {
   }
 }
 
-// A += J' S J, with S the second derivatives of the cost of cones.
-template <class T>
-void add_cones(Rows<T>& rows, Vec<T>* target, const uint64_t* shape, int nb) {
-  for (int c = 0; c < rows.cones; ++c) {
-    couple_cone<T>(rows, c);
-    rows.active[c] = rows.pieces - rows.cones + c;
-  }
-  add_pieces<T>(rows, rows.cones, target, shape, nb);
-}
-
 // Before a line search: what the cost of each cone along the line is made of.
 template <class T>
 void prepare_cones(const Rows<T>& rows) {

@@ -161,10 +161,15 @@ inline void row_products(const Vec<T>* row, size_t stride, uint64_t blocks, cons
   Vec<T> acc[n][kTile] = {};
   for (int b = 0; b < nb; ++b) {
     if (!has_block(blocks, b)) continue;
-    for (int c = b * kTile; c < (b + 1) * kTile; ++c) {
-      for (int a = 0; a < n; ++a) acc[a][c % kTile] += row[a * stride + c] * x[c];
+#pragma GCC unroll 4
+    for (int c = 0; c < kTile; ++c) {
+      Vec<T> factor = x[b * kTile + c];
+      keep(factor);
+#pragma GCC unroll 3
+      for (int a = 0; a < n; ++a) acc[a][c] += row[a * stride + b * kTile + c] * factor;
     }
   }
+#pragma GCC unroll 3
   for (int a = 0; a < n; ++a) out[a] = (acc[a][0] + acc[a][1]) + (acc[a][2] + acc[a][3]);
 }
 
@@ -225,62 +230,73 @@ void find_dense_shape(Vec<T>* matrix, const Rows<T>& rows, uint64_t* shape, int 
   fill_in(shape, nb);
 }
 
-// Lists the rows of J of the active pieces that have block i, and what their products are to be added with: rows of
-// `coupling` J. Returns the number of spans.
+// What a factorisation adds to A on the way: J' S J of the first `active` of the active pieces, S their coupling. Only
+// that of the first `kept` stays in A. No row of a world has other tiles than those of the shape of A. (The rows of
+// several worlds in a piece may have.)
 template <class T>
-int list_hits(Rows<T>& rows, int active, int i, int nb) {
-  const size_t stride = size_t(nb) * kTile;
-  int hits = 0, spans = 0;
-  for (int index = 0; index < active; ++index) {
-    const Piece& piece = rows.piece[rows.active[index]];
-    if (!has_block(piece.blocks, i)) continue;
-    if (spans == 0 || rows.spans[spans - 1].blocks != piece.blocks) rows.spans[spans++] = {piece.blocks, hits, hits};
-    const Vec<T>* row = rows.jac + piece.row * stride;
-    const Vec<T>* coupling = rows.coupling + size_t(piece.row) * rows.axes;
-    for (int a = 0; a < piece.axes; ++a, coupling += piece.axes) {
-      Vec<T> sum[kTile] = {};
-      for (int b = 0; b < piece.axes; ++b) {
-        for (int r = 0; r < kTile; ++r) sum[r] += coupling[b] * row[b * stride + i * kTile + r];
-      }
-      for (int r = 0; r < kTile; ++r) rows.scaled[hits * kTile + r] = sum[r];
-      rows.hits[hits++] = row + a * stride;
-    }
-    rows.spans[spans - 1].last = hits;
-  }
-  return spans;
-}
+struct Change {
+  Rows<T>* rows;
+  int kept, active, nb;
+  int kept_spans = 0, spans = 0;
+  uint64_t touched = 0;
 
-// A += J' S J of the active pieces, S their coupling, where no row of a world has other tiles than those of the shape of
-// A. (The rows of several worlds in a piece may have.)
-template <class T>
-void add_pieces(Rows<T>& rows, int active, Vec<T>* target, const uint64_t* shape, int nb) {
-  for (int i = 0; i < nb; ++i) {
-    const int spans = list_hits<T>(rows, active, i, nb);
-    uint64_t touched = 0;
-    for (int s = 0; s < spans; ++s) touched |= rows.spans[s].blocks;
-    touched &= shape[i];
-    for (int j = 0; j <= i; ++j) {
-      if (!has_block(touched, j)) continue;
-      Vec<T>* out = tile(target, i, j);
-      Vec<T> acc[kTileSize];
-      for (int e = 0; e < kTileSize; ++e) acc[e] = out[e];
-      for (int s = 0; s < spans; ++s) {
-        if (!has_block(rows.spans[s].blocks, j)) continue;
-        for (int h = rows.spans[s].first; h < rows.spans[s].last; ++h) {
-          add_outer(acc, rows.hits[h] + j * kTile, rows.scaled + h * kTile);
+  // Lists the rows of J that have block i, and what their products are added with: rows of S J.
+  void list(int i) {
+    const size_t stride = size_t(nb) * kTile;
+    int hits = 0;
+    spans = 0;
+    touched = 0;
+    for (int index = 0; index < active; ++index) {
+      if (index == kept) kept_spans = spans;
+      const Piece& piece = rows->piece[rows->active[index]];
+      if (!has_block(piece.blocks, i)) continue;
+      Span* span = rows->spans + spans - 1;
+      if (spans == 0 || (index >= kept && kept_spans == spans) || span->blocks != piece.blocks) {
+        *++span = {piece.blocks, hits, hits};
+        ++spans;
+      }
+      const Vec<T>* row = rows->jac + piece.row * stride;
+      const Vec<T>* coupling = rows->coupling + size_t(piece.row) * rows->axes;
+      for (int a = 0; a < piece.axes; ++a, coupling += piece.axes) {
+        Vec<T> sum[kTile] = {};
+        for (int b = 0; b < piece.axes; ++b) {
+          for (int r = 0; r < kTile; ++r) sum[r] += coupling[b] * row[b * stride + i * kTile + r];
         }
+        for (int r = 0; r < kTile; ++r) rows->scaled[hits * kTile + r] = sum[r];
+        rows->hits[hits++] = row + a * stride;
       }
-      for (int e = 0; e < kTileSize; ++e) out[e] = acc[e];
+      span->last = hits;
+      touched |= piece.blocks;
+    }
+    if (active == kept) kept_spans = spans;
+  }
+
+  void add_spans(int first, int last, int j, Vec<T>* acc) {
+    for (int s = first; s < last; ++s) {
+      if (!has_block(rows->spans[s].blocks, j)) continue;
+      for (int h = rows->spans[s].first; h < rows->spans[s].last; ++h) {
+        add_outer(acc, rows->hits[h] + j * kTile, rows->scaled + h * kTile);
+      }
     }
   }
-}
 
-// A += J' diag(change) J over the rows by themselves; `change` is one number a slot.
+  void add(int j, Vec<T>* acc, Vec<T>* tile) {
+    if (!has_block(touched, j)) return;
+    if (kept_spans) {
+      add_spans(0, kept_spans, j, acc);
+      for (int e = 0; e < kTileSize; ++e) tile[e] = acc[e];
+    }
+    add_spans(kept_spans, spans, j, acc);
+  }
+};
+
+// Lists the pieces of rows by themselves whose stiffness changes, and how much; returns their number. What rows of one
+// dof change is added to A. `change` is one number a slot.
 template <class T>
-void add_rows(Rows<T>& rows, const Vec<T>* change, Vec<T>* target, const uint64_t* shape, int nb) {
+int list_changes(Rows<T>& rows, const Vec<T>* change, Vec<T>* a) {
   for (int k = 0; k < rows.singles; ++k) {
     const size_t dof = size_t(rows.dof[k]);
-    target[element(dof, dof)] += change[k] * rows.value[k] * rows.value[k];
+    a[element(dof, dof)] += change[k] * rows.value[k] * rows.value[k];
   }
   int active = 0;
   for (int p = 0; p < rows.pieces - rows.cones; ++p) {
@@ -291,7 +307,7 @@ void add_rows(Rows<T>& rows, const Vec<T>* change, Vec<T>* target, const uint64_
     couple<T>(piece, change + piece.slot, rows.coupling + size_t(piece.row) * rows.axes);
     rows.active[active++] = p;
   }
-  add_pieces<T>(rows, active, target, shape, nb);
+  return active;
 }
 
 }  // namespace

@@ -123,7 +123,8 @@ inline void add_outer(V* acc, const V* left, const V* right) {
   V l[kTile];
   for (int r = 0; r < kTile; ++r) keep(l[r] = left[r]);
   for (int c = 0; c < kTile; ++c) {
-    const V x = right[c];
+    V x = right[c];
+    keep(x);
     for (int r = 0; r < kTile; ++r) acc[c * kTile + r] += l[r] * x;
   }
 }
