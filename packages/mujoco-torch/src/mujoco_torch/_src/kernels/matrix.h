@@ -1,4 +1,5 @@
 // Many small symmetric matrices: lower triangles of 4x4 tiles. Tile (I, J) holds 16 Vec, element (r, c) at 4 r + c.
+// Above the diagonal of a diagonal tile there may be anything.
 // Sizes are padded to whole tiles with an identity, which leaves every result as it is.
 //
 // A matrix has a shape: of each tile row a word with a bit per tile column (columns 64 apart share a bit) whose tile may
@@ -53,7 +54,7 @@ void clear_tiles(V* matrix, const uint64_t* shape, int nb) {
   }
 }
 
-// Lower triangles of symmetric (n, n, B) matrices into tiles, where `matrices` is not null; diagonal tiles become full.
+// Lower triangles of symmetric (n, n, B) matrices into tiles, where `matrices` is not null.
 template <class T>
 void pack_symmetric(const T* source, int64_t n, int64_t worlds, const Turn& turn, Vec<T>* const* matrices) {
   for (int64_t i = 0; i < int64_t(tiles(n)) * kTile; ++i) {
@@ -66,7 +67,6 @@ void pack_symmetric(const T* source, int64_t n, int64_t worlds, const Turn& turn
         const Vec<T> x = i < n ? load<T>(row + j * worlds, count_of<T>(turn, g)) : fill<T>(T(i == j));
         const int bj = int(j / kTile), c = int(j % kTile);
         tile(matrices[g], bi, bj)[r * kTile + c] = x;
-        if (bi == bj) tile(matrices[g], bi, bj)[c * kTile + r] = x;
       }
     }
   }

@@ -55,7 +55,7 @@ void place_mass(const System& s, Work<T>& w) {
   const int nb = tiles(s.nv);
   clear_tiles(w.sum, w.shape, nb);
   for (int64_t i = s.nv; i < int64_t(nb) * kTile; ++i) w.sum[element(i, i)] = fill<T>(T(1));
-  for (size_t e = 0; e < s.place.size(); ++e) w.sum[s.place[e]] = w.sum[s.mirror[e]] = w.sparse[e];
+  for (size_t e = 0; e < s.place.size(); ++e) w.sum[s.place[e]] = w.sparse[e];
 }
 
 template <class T, bool general>

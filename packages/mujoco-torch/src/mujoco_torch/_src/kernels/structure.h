@@ -58,7 +58,7 @@ struct System {
   std::vector<int64_t> M_rowadr, M_rownnz, M_colind, dof_bodyid, given_start, given_dof, contact_row;
   std::vector<int64_t> side_start, side_root;
   std::vector<uint32_t> plus, minus;  // of each side, the dofs that move it, forward and backward: bits of `words` words
-  std::vector<size_t> place, mirror;  // where each element of M is in tiles, and its transposed in a diagonal tile
+  std::vector<size_t> place;  // where each element of M is in tiles
   std::vector<uint64_t> mass_shape;
   std::vector<uint64_t> blocks;  // tile columns of J that a constraint touches
   std::vector<int> singles;      // by dof
@@ -107,10 +107,9 @@ struct System {
     for (int i = 0; i < nb; ++i) mass_shape[i] = block_bit(i);
     for (int64_t i = 0; i < nv; ++i) {
       for (int64_t e = M_rowadr[i]; e < M_rowadr[i] + M_rownnz[i]; ++e) {
-        const int64_t j = M_colind[e], bi = i / kTile, bj = j / kTile;
-        mass_shape[bi] |= block_bit(int(bj));
+        const int64_t j = M_colind[e];
+        mass_shape[i / kTile] |= block_bit(int(j / kTile));
         place.push_back(element(i, j));
-        mirror.push_back(bi == bj ? element(bi * kTile + j % kTile, bj * kTile + i % kTile) : place.back());
       }
     }
   }

@@ -119,15 +119,15 @@ struct Workspace {
   }
 };
 
-constexpr int64_t kTurnsPerThread = 2;  // fewer are not worth waking a thread
+constexpr int64_t kGroupsPerThread = 8;  // fewer are not worth waking a thread
 
 // Calls `body(workspace, turn)` for all worlds, on torch's threads.
 template <class T, class Body>
 void for_turns(const Sizes& sizes, int64_t worlds, const Body& body) {
-  const int64_t size = int64_t(kTurn) * kLanes<T>, turns = (worlds + size - 1) / size;
+  const int64_t size = groups_of_turn<T>(worlds) * kLanes<T>, turns = (worlds + size - 1) / size;
   uint32_t threads = 1;
   check(torch.get_num_threads(&threads));
-  const int64_t useful = turns / kTurnsPerThread, used = useful < threads ? useful : threads;
+  const int64_t useful = worlds / (kGroupsPerThread * kLanes<T>), used = useful < threads ? useful : threads;
   std::atomic<int64_t> next{0};
   std::atomic<bool> failed{false};
   // The threads take turns as they get ready: the worlds' solves differ in length.
