@@ -64,11 +64,10 @@ void mass_matrix_op(uint64_t* stack) {
     using T = typename decltype(type)::type;
     const T *c = crb.as<T>(), *v = cdof.as<T>(), *a = armature.as<T>();
     T* out = mass.as<T>();
-    const int64_t groups = (worlds + kLanes<T> - 1) / kLanes<T>;
-    parallel(groups, 8, [&](int64_t begin, int64_t end) {
-      for (int64_t g = begin; g < end; ++g) {
-        const int64_t world = g * kLanes<T>, left = worlds - world;
-        mass_matrix<T>(s, c, v, a, out, worlds, world, int(left < kLanes<T> ? left : kLanes<T>));
+    for_turns<T>(Sizes{s.nv}, worlds, [&](Work<T>* works, const Turn& turn) {
+      for (int g = 0; g < turn.groups; ++g) {
+        const int64_t world = turn.world + g * kLanes<T>;
+        mass_matrix<T>(s, c, v, a, out, worlds, world, count_of<T>(turn, g), works[g].cdof);
       }
     });
   });

@@ -58,6 +58,7 @@ struct System {
   std::vector<int64_t> M_rowadr, M_rownnz, M_colind, dof_bodyid, given_start, given_dof, contact_row;
   std::vector<int64_t> side_start, side_root;
   std::vector<uint32_t> plus, minus;  // of each side, the dofs that move it, forward and backward: bits of `words` words
+  std::vector<int64_t> below_start, below;  // the dofs that each dof carries, and where they start
   std::vector<size_t> place;  // where each element of M is in tiles
   std::vector<uint64_t> mass_shape;
   std::vector<uint64_t> blocks;  // tile columns of J that a constraint touches
@@ -76,6 +77,7 @@ struct System {
         side_root(s.side_root, s.side_root + s.side_start[s.contacts]) {
     M_colind.assign(s.M_colind, s.M_colind + nC());
     place_mass();
+    list_below();
     list_columns(s);
     list_order();
   }
@@ -112,6 +114,18 @@ struct System {
         place.push_back(element(i, j));
       }
     }
+  }
+
+  void list_below() {
+    std::vector<std::vector<int64_t>> carried(size_t(nv), std::vector<int64_t>{});
+    for (int64_t i = 0; i < nv; ++i) {
+      for (int64_t e = M_rowadr[i]; e + 1 < M_rowadr[i] + M_rownnz[i]; ++e) carried[size_t(M_colind[e])].push_back(i);
+    }
+    for (const auto& dofs : carried) {
+      below_start.push_back(int64_t(below.size()));
+      below.insert(below.end(), dofs.begin(), dofs.end());
+    }
+    below_start.push_back(int64_t(below.size()));
   }
 
   void list_columns(const SystemSpec& s) {

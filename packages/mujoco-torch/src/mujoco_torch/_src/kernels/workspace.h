@@ -92,7 +92,7 @@ Work<T> lay_out(Arena& arena, const Sizes& sizes) {
   const int nb = tiles(sizes.nv);
   const size_t padded = size_t(nb) * kTile;
   Work<T> w;
-  w.sparse = arena.take<Vec<T>>(size_t(sizes.nC));
+  w.sparse = arena.take<Vec<T>>(size_t(sizes.nC + kChunk));
   w.sum = arena.take<Vec<T>>(matrix_size(nb));
   w.hessian = arena.take<Vec<T>>(matrix_size(nb));
   w.panel = arena.take<Vec<T>>(padded * kTile);
