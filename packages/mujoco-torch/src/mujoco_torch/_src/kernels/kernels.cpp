@@ -5,8 +5,8 @@
 // world; masks keep the worlds of a group apart where their paths differ. A few neighbouring groups are copied at once
 // (a "turn"), since their numbers share memory pages. The algorithms are those of solver/newton.py and solver/mass.py.
 //
-// This is one translation unit; its parts are, in this order, torch_api.h, structure.h, combine.h, simd.h, mass.h,
-// matrix.h, rows.h, factors.h, penalty.h, line_search.h, newton.h, workspace.h, elimination.h,
+// This is one translation unit; its parts are, in this order, torch_api.h, simd.h, matrix.h, structure.h,
+// combine.h, mass.h, rows.h, factors.h, penalty.h, line_search.h, newton.h, workspace.h, elimination.h,
 // spatial.h, poses.h and com.h. An operator takes the
 // dispatcher's stack of arguments, each a handle or an integer, and leaves its results there. Plain C interface at the
 // end of this file.
@@ -119,11 +119,10 @@ void mass_matrix_op(uint64_t* stack) {
     using T = typename decltype(type)::type;
     const T *c = crb.as<T>(), *v = cdof.as<T>(), *a = armature.as<T>();
     T* out = mass.as<T>();
-    const int64_t groups = (worlds + kLanes<T> - 1) / kLanes<T>;
-    parallel(groups, 8, [&](int64_t begin, int64_t end) {
-      for (int64_t g = begin; g < end; ++g) {
-        const int64_t world = g * kLanes<T>, left = worlds - world;
-        mass_matrix<T>(s, c, v, a, out, worlds, world, int(left < kLanes<T> ? left : kLanes<T>));
+    for_turns<T>(Sizes{s.nv}, worlds, [&](Work<T>* works, const Turn& turn) {
+      for (int g = 0; g < turn.groups; ++g) {
+        const int64_t world = turn.world + g * kLanes<T>;
+        mass_matrix<T>(s, c, v, a, out, worlds, world, count_of<T>(turn, g), works[g].cdof);
       }
     });
   });
@@ -141,7 +140,7 @@ void factor_m_op(uint64_t* stack) {
     using T = typename decltype(type)::type;
     const T* m = mass.as<T>();
     T *l = factor.as<T>(), *d = inverse.as<T>();
-    for_turns<T>(s.nv, nC, 0, worlds, [&](Work<T>* works, const Turn& turn) {
+    for_turns<T>(Sizes{s.nv, nC}, worlds, [&](Work<T>* works, const Turn& turn) {
       for (int g = 0; g < turn.groups; ++g) {
         Work<T>& w = works[g];
         const int64_t world = turn.world + g * kLanes<T>;
@@ -170,7 +169,7 @@ void solve_m_op(uint64_t* stack) {
     using T = typename decltype(type)::type;
     const T *l = factor.as<T>(), *d = inverse.as<T>(), *right = b.as<T>();
     T* x = out.as<T>();
-    for_turns<T>(s.nv, nC, 0, worlds, [&](Work<T>* works, const Turn& turn) {
+    for_turns<T>(Sizes{s.nv, nC}, worlds, [&](Work<T>* works, const Turn& turn) {
       for (int g = 0; g < turn.groups; ++g) {
         Work<T>& w = works[g];
         const int64_t world = turn.world + g * kLanes<T>;
@@ -199,12 +198,12 @@ void hessian_solve_op(uint64_t* stack) {
     using T = typename decltype(type)::type;
     const T *m = mass.as<T>(), *j = jac.as<T>(), *weights = weight.as<T>(), *right = b.as<T>();
     T* x = out.as<T>();
-    for_turns<T>(nv, 0, nefc, worlds, [&](Work<T>* works, const Turn& turn) {
+    for_turns<T>(Sizes{nv, 0, nefc, nefc, nefc}, worlds, [&](Work<T>* works, const Turn& turn) {
       const int nb = tiles(nv);
       Vec<T>* masses[kTurn];
       Rows<T>* rows[kTurn];
       for (int g = 0; g < turn.groups; ++g) {
-        masses[g] = works[g].mass;
+        masses[g] = works[g].sum;
         rows[g] = &works[g].rows;
       }
       pack_symmetric<T>(m, nv, worlds, turn, masses);
@@ -213,11 +212,11 @@ void hessian_solve_op(uint64_t* stack) {
         Work<T>& w = works[g];
         const int64_t world = turn.world + g * kLanes<T>;
         const int count = count_of<T>(turn, g);
-        find_dense_shape<T>(w.mass, *rows[g], w.shape, nb);
-        add_rows<T>(*rows[g], rows[g]->weight, w.mass, w.shape, nb);
-        factorize<T>(w.mass, w.inverse, w.panel, w.below, w.shape, nb);
+        find_dense_shape<T>(w.sum, *rows[g], w.shape, nb);
+        const int active = list_changes<T>(w.rows, w.rows.weight, w.sum);
+        factorize<T>(w, active, active, nb);
         load_vector<T>(right + world, nv, worlds, count, w.search, nb * kTile);
-        substitute<T>(w.mass, w.inverse, w.search, w.shape, nb);
+        substitute<T>(w.hessian, w.inverse, w.search, w.shape, nb);
         store_vector<T>(x + world, w.search, nv, worlds, count);
       }
     });
@@ -307,7 +306,7 @@ void solve_op(uint64_t* stack) {
         solve_turn<T, false>(problem, works, turn);
       }
     };
-    for_turns<T>(nv, s.nC(), s.slots(), worlds, body, s.cone_slots());
+    for_turns<T>(sizes_of(s), worlds, body);
   });
   stack[0] = qacc.release();
   stack[1] = qfrc.release();
@@ -323,9 +322,7 @@ void mjt_bind(const Torch* functions) { torch = *functions; }
 void mjt_pattern(int64_t key, const PatternSpec* spec) { patterns.add(key, std::make_unique<Pattern>(*spec)); }
 
 void mjt_system(int64_t key, const SystemSpec* spec) {
-  auto system = std::make_unique<System>(*spec);
-  system->list_blocks([](int64_t dof) { return block_bit(int(dof / kTile)); });
-  systems.add(key, std::move(system));
+  systems.add(key, std::make_unique<System>(*spec));
 }
 
 #define MJT_OPERATOR(name) \
