@@ -85,9 +85,9 @@ def assert_equals_c(mjm: mujoco.MjModel, mjds: list[mujoco.MjData], rtol: float,
 @pytest.mark.parametrize("solver", ["Newton", "CG"])
 @pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
 def test_solve_equals_mujoco(cone: str, solver: str, impratio: float) -> None:
-    """To rounding: 1e-12 of Newton's method, 1e-9 of conjugate gradients, which amplify it for 200 iterations."""
+    """To rounding: 1e-12 of Newton's method, 5e-9 of conjugate gradients, which amplify it for 200 iterations."""
     mjm = heap(cone=cone, solver=solver, impratio=impratio)
-    assert_equals_c(mjm, states(mjm), 1e-12 if solver == "Newton" else 1e-9)
+    assert_equals_c(mjm, states(mjm), 1e-12 if solver == "Newton" else 5e-9)
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 3])
