@@ -5,11 +5,10 @@
 // world; masks keep the worlds of a group apart where their paths differ. A few neighbouring groups are copied at once
 // (a "turn"), since their numbers share memory pages. The algorithms are those of solver/newton.py and solver/mass.py.
 //
-// This is one translation unit; its parts are, in this order, torch_api.h, simd.h, matrix.h, structure.h,
-// combine.h, mass.h, rows.h, factors.h, penalty.h, line_search.h, newton.h, workspace.h, elimination.h,
-// spatial.h, poses.h and com.h. An operator takes the
-// dispatcher's stack of arguments, each a handle or an integer, and leaves its results there. Plain C interface at the
-// end of this file.
+// This is one translation unit; its parts are, in this order, torch_api.h, simd.h, matrix.h, structure.h, combine.h,
+// mass.h, rows.h, factors.h, penalty.h, line_search.h, newton.h, workspace.h, elimination.h, spatial.h, poses.h and
+// com.h. An operator takes the dispatcher's stack of arguments, each a handle or an integer, and leaves its results
+// there. Plain C interface at the end of this file.
 
 #include "com.h"
 #include "combine.h"

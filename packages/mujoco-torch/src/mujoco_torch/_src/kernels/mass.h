@@ -9,8 +9,8 @@
 namespace {
 
 // M[i, j] = cdof_j . crb(body of i) cdof_i, plus armature, of crb (10, nbody, B), cdof (6, nv, B), armature (nv). The
-// group's cdof is copied to `axes`, six numbers a dof: each is needed once for every dof below, and the worlds of a batch
-// lie so far apart that few of the cache's sets would hold them.
+// group's cdof is copied to `axes`, six numbers a dof: each is needed again for every dof below, and in a batch its
+// numbers lie as far apart as keeps them in a few sets of the cache (humanoid, 256 worlds: 0.21 us, not 0.43).
 template <class T>
 void mass_matrix(const System& s, const T* crb, const T* cdof, const T* armature, T* mass, int64_t worlds,
                  int64_t world, int count, Vec<T>* axes) {
@@ -60,8 +60,8 @@ inline void eliminate_chunk(const System& s, Vec<T>* m, const Vec<T>* inverse, i
   }
 }
 
-// In place, M (nC, and room for kChunk more) to L below the diagonal and D on it; `inverse` (nv) gets 1 / D. The ancestors
-// of a dof are the first elements of the rows of all dofs below, so a row needs no look-up of their columns.
+// In place, M (nC, and room for kChunk more) to L below the diagonal and D on it; `inverse` (nv) gets 1 / D. The columns
+// of a dof's row are the first ones of the rows of all dofs below, so these need no look-up.
 template <class T>
 void factorize_sparse(const System& s, Vec<T>* m, Vec<T>* inverse) {
   for (int64_t i = s.nv; i-- > 0;) {

@@ -11,8 +11,9 @@ namespace {
 
 constexpr int kMaxAxes = 6;  // normal, two tangents, and the torques about them
 
-// Rows of J that share their blocks, and the slots whose residuals they make: one row by itself; the axes of an elliptic
-// cone, a slot each; or the axes of a pyramid, whose slots are its edges, the normal plus and minus each further axis.
+// Rows of J that share their blocks, and the slots whose residuals they make: one row by itself; the axes of an
+// elliptic cone, a slot each; or the axes of a pyramid, whose slots are its edges: the normal plus and minus each other
+// axis. (A pyramid of condim 3 has four edges and three axes.)
 struct Piece {
   uint64_t blocks;  // a bit per tile column in which J is not zero in some world (columns 64 apart share a bit)
   int slot, row, axes;

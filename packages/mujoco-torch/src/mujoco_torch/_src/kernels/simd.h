@@ -159,8 +159,8 @@ inline void prefetch(const T* source) {
 
 // Neighbouring groups that a thread takes together. In a large batch nearly every number of a world lies in a page of
 // its own, and looking up the page costs as much as the number (humanoid, 4,096 worlds, float64, one thread: 7.2 us a
-// world in turns of 1, 6.1 in turns of 4, 5.4 in turns of 8). Where a page holds a number of all worlds, turns of 1 keep
-// a group's workspace in the cache (256 worlds: 4.3 us in turns of 4, 4.15 in turns of 1).
+// world in turns of 1, 6.1 in turns of 4, 5.4 in turns of 8). Where a page holds a number of all worlds, turns of 1
+// keep a group's workspace in the cache (256 worlds: 4.3 us in turns of 4, 4.15 in turns of 1).
 constexpr int kTurn = 4;
 constexpr int64_t kPage = 4096;
 

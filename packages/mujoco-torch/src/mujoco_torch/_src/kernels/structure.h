@@ -57,13 +57,13 @@ struct System {
   double tolerance, ls_tolerance;
   std::vector<int64_t> M_rowadr, M_rownnz, M_colind, dof_bodyid, given_start, given_dof, contact_row;
   std::vector<int64_t> side_start, side_root;
-  std::vector<uint32_t> plus, minus;  // of each side, the dofs that move it, forward and backward: bits of `words` words
+  std::vector<uint32_t> plus, minus;  // of each side, the dofs that move it, forward or backward: a bit each
   std::vector<int64_t> below_start, below;  // the dofs that each dof carries, and where they start
   std::vector<size_t> place;  // where each element of M is in tiles
   std::vector<uint64_t> mass_shape;
   std::vector<uint64_t> blocks;  // tile columns of J that a constraint touches
   std::vector<int> singles;      // by dof
-  std::vector<int> order;        // of all others, as they fill their pieces (rows.h); cones last
+  std::vector<int> order;        // of all others, as they fill the pieces of rows.h; cones last
   std::vector<bool> fresh;       // at each place of the order: whether it cannot share a piece with those before it
 
   explicit System(const SystemSpec& s)
@@ -86,6 +86,7 @@ struct System {
   int64_t constraints() const { return ngiven + contacts; }
   int64_t words() const { return (nv + kWord - 1) / kWord; }
   int64_t root(int64_t dof) const { return M_colind[size_t(M_rowadr[size_t(dof)])]; }  // of the dofs that carry it
+  int64_t dof_of(int64_t single) const { return given_dof[size_t(given_start[size_t(single)])]; }
   Kind kind(int64_t constraint) const {
     const int64_t i = constraint - ngiven;
     if (i < 0) return given_start[constraint + 1] - given_start[constraint] == 1 ? Kind::single : Kind::given;
@@ -182,9 +183,6 @@ struct System {
     });
     for (size_t o = 0; o < order.size(); ++o) fresh.push_back(o == 0 || groups[order[o]] != groups[order[o - 1]]);
   }
-
- public:
-  int64_t dof_of(int64_t single) const { return given_dof[size_t(given_start[size_t(single)])]; }
 };
 
 // Things told once, for the life of the process, under a number made of their content.
