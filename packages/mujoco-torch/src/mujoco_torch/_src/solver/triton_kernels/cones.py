@@ -83,7 +83,7 @@ def _load_jac(rows, first, axis, N: tl.constexpr, W: tl.constexpr):
 def _inner(rows, x, y, first, W: tl.constexpr):
     """U . V (ROWS, W) of values (N, U) and (M, V)."""
     total = tl.zeros((ROWS, W), x.dtype.element_ty)
-    for axis in tl.static_range(1, rows.axes):
+    for axis in range(1, rows.axes):
         total += _load_axis(rows, x, first, axis, W) * _load_axis(rows, y, first, axis, W)
     return total
 
@@ -113,13 +113,16 @@ def pull_cones(rows, N: tl.constexpr, W: tl.constexpr):
     """J' c p (N, W)."""
     total = tl.zeros((N, W), rows.jac.dtype.element_ty)
     for first in range(0, rows.cones, ROWS):
-        weight, mu = tl.load(rows.cone + _number_at(first, 0, W)), tl.load(rows.cone + _number_at(first, 1, W))
+        weight, mu = (
+            tl.load(rows.cone + _number_at(first, 0, W)),
+            tl.load(rows.cone + _number_at(first, 1, W)),
+        )
         normal = _load_axis(rows, rows.residual, first, 0, W)
         zone = _zone(normal, _inner(rows, rows.residual, rows.residual, first, W), mu)
         force = weight * _by_zone(zone, zone.slip, normal)
         total += tl.sum(_load_jac(rows, first, 0, N, W) * force[:, None, :], 0)
         share = weight * _share(zone, mu)
-        for axis in tl.static_range(1, rows.axes):
+        for axis in range(1, rows.axes):
             force = share * _load_axis(rows, rows.residual, first, axis, W)
             total += tl.sum(_load_jac(rows, first, axis, N, W) * force[:, None, :], 0)
     return total
@@ -130,7 +133,10 @@ def squares_of_cones(rows, residual, W: tl.constexpr):
     """The sum of c |p|^2 (W,) at residuals."""
     total = tl.zeros((W,), rows.jac.dtype.element_ty)
     for first in range(0, rows.cones, ROWS):
-        weight, mu = tl.load(rows.cone + _number_at(first, 0, W)), tl.load(rows.cone + _number_at(first, 1, W))
+        weight, mu = (
+            tl.load(rows.cone + _number_at(first, 0, W)),
+            tl.load(rows.cone + _number_at(first, 1, W)),
+        )
         normal, square = _load_axis(rows, residual, first, 0, W), _inner(rows, residual, residual, first, W)
         total += tl.sum(weight * _length(_zone(normal, square, mu), normal, square, mu), 0)
     return total
@@ -145,15 +151,17 @@ def add_bending(rows, a):
         number = rows.cone + cone * CONE * W + tl.arange(0, W)
         weight, mu = tl.load(number), tl.load(number + W)
         residual = rows.residual + first_slot(rows, cone) * W + tl.arange(0, W)
-        jac = rows.jac + (first_slot(rows, cone) * N + tl.arange(0, N)[:, None]) * W + tl.arange(0, W)[None, :]
+        jac = (
+            rows.jac + (first_slot(rows, cone) * N + tl.arange(0, N)[:, None]) * W + tl.arange(0, W)[None, :]
+        )
         square = tl.zeros_like(mu)
-        for axis in tl.static_range(1, rows.axes):
+        for axis in range(1, rows.axes):
             side = tl.load(residual + axis * W)
             square += side * side
         zone = _zone(tl.load(residual), square, mu)
         turned = tl.where(zone.middle, zone.inverse, 0.0)
         along = tl.zeros((N, W), a.dtype)
-        for axis in tl.static_range(1, rows.axes):
+        for axis in range(1, rows.axes):
             along += (turned * tl.load(residual + axis * W))[None, :] * tl.load(jac + axis * N * W)
         bent = tl.load(jac) - mu[None, :] * along
         a = _add_square(a, weight * _by_zone(zone, 1 / (1 + mu * mu), 1.0), bent)
@@ -199,8 +207,14 @@ def evaluate_cones(rows, alpha):
     W: tl.constexpr = alpha.shape[0]
     cost, slope, curvature = tl.zeros_like(alpha), tl.zeros_like(alpha), tl.zeros_like(alpha)
     for first in range(0, rows.cones, ROWS):
-        weight, mu = tl.load(rows.cone + _number_at(first, 0, W)), tl.load(rows.cone + _number_at(first, 1, W))
-        lift, inner = tl.load(rows.cone + _number_at(first, 3, W)), tl.load(rows.cone + _number_at(first, 5, W))
+        weight, mu = (
+            tl.load(rows.cone + _number_at(first, 0, W)),
+            tl.load(rows.cone + _number_at(first, 1, W)),
+        )
+        lift, inner = (
+            tl.load(rows.cone + _number_at(first, 3, W)),
+            tl.load(rows.cone + _number_at(first, 5, W)),
+        )
         speed = tl.load(rows.cone + _number_at(first, 6, W))
         normal = tl.load(rows.cone + _number_at(first, 2, W)) + alpha[None, :] * lift
         along = inner + alpha[None, :] * speed

@@ -61,7 +61,9 @@ def solve(
     qacc_warmstart: Tensor,
     system: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The operator `solve`. Weights are those of contacts: `row_scale` is 1 but in cones, which their friction tells."""
+    """The operator `solve`. Rows have the weight of their contact: `row_scale` differs from 1 in cones alone, which do
+    not need it: the cost is smooth.
+    """
     s = System.of(system)
     qacc = torch.empty_like(qacc_smooth, memory_format=torch.contiguous_format)
     qfrc_constraint, niter = torch.empty_like(qacc), M.new_empty(M.shape[-1], dtype=torch.int32)
@@ -182,7 +184,8 @@ def newton_kernel(
             ),
             Rows(
                 jac, weight, weight + SLOTS * W, weight + 2 * SLOTS * W, weight + 3 * SLOTS * W,
-                weight + 4 * SLOTS * W, weight + 5 * SLOTS * W, row, weight + 6 * SLOTS * W, 0, 0, 0, cone_axes, bounded,
+                weight + 4 * SLOTS * W, weight + 5 * SLOTS * W, row, weight + 6 * SLOTS * W, 0, 0, 0, cone_axes,
+                bounded,
             ),
             M, element, mass, factor, qvel, qfrc_smooth, qacc_smooth, qacc_warmstart, world, inside, worlds,
             conjugate, tolerance, ls_tolerance, iterations, ls_iterations, N,
@@ -297,7 +300,9 @@ def newton(
         new_grad = momentum - force + pull(rows, N, W)
         niter += (~done).to(tl.int32)
         improvement = -scale * found.cost
-        done = done | ((improvement > 0) & (improvement < tolerance)) | ~(scale * _norm(new_grad) >= tolerance)
+        done = (
+            done | ((improvement > 0) & (improvement < tolerance)) | ~(scale * _norm(new_grad) >= tolerance)
+        )
         if conjugate:
             new_solved = solve_factored(new_grad, factor, pivots, nv)
             search = _conjugate_direction(search, grad, solved, new_grad, new_solved)
@@ -358,6 +363,8 @@ def _certified(mass, factor, grad, scale, constrained, nv, tolerance: tl.constex
     """Where the gradient and the duality gap 1/2 g' M^-1 g both prove that no iteration is needed."""
     flat = constrained & (scale * _norm(grad) < tolerance)
     if anywhere(flat):
-        inverse, _ = solve_symmetric(tl.load(mass + matrix_at(grad.shape[0], grad.shape[1])), grad, factor, nv)
+        inverse, _ = solve_symmetric(
+            tl.load(mass + matrix_at(grad.shape[0], grad.shape[1])), grad, factor, nv
+        )
         flat = flat & (scale * 0.5 * dot(grad, inverse) < tolerance)
     return flat

@@ -21,9 +21,9 @@ CONSTRAINTS = tl.constexpr(32)
 class Rows(NamedTuple):
     """Slots in use of a group, in its workspace: jac (slots, N, W), those from weight to row (slots, W).
 
-    Rows by themselves take the first slots; elliptic cones those from `plain` to `count`, as many each as there are
-    `axes`, which is 0 where there are no cones; `cone` (cones, CONE, W) has numbers of theirs (cones.py). A row by itself
-    is held between `low` and `high` where rows are `bounded`; else it only pushes.
+    Rows by themselves take the first slots, `plain` of them. Their forces grow with residuals between `low` and `high`
+    where rows are `bounded`; else they only push. The other slots, up to `count`, are those of `cones` elliptic cones,
+    as many each as there are `axes`, which is 0 where there are none; `cone` (cones, CONE, W) holds their numbers.
     """
 
     jac: tl.tensor
