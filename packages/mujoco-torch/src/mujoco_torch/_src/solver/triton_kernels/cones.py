@@ -95,7 +95,6 @@ def _inner(rows, x, y, first, W: tl.constexpr):
 def make_cones(s, f, rows, cones, world, worlds):
     """Write c = D / mu^2 and mu of all cones in use."""
     W: tl.constexpr = world.shape[0]
-    tl.debug_barrier()
     for first in range(0, rows.cones, ROWS):
         cone = first + tl.arange(0, ROWS)[:, None]
         used = cone < cones[None, :]
@@ -186,10 +185,8 @@ def _add_square(a, weight, row):
 def prepare_cones(rows, W: tl.constexpr):
     """Write what the cost of each cone along a line is made of."""
     for first in range(0, rows.cones, ROWS):
-        normal, square = (
-            _load_axis(rows, rows.residual, first, 0, W),
-            _inner(rows, rows.residual, rows.residual, first, W),
-        )
+        normal = _load_axis(rows, rows.residual, first, 0, W)
+        square = _inner(rows, rows.residual, rows.residual, first, W)
         mu = tl.load(rows.cone + _number_at(first, 1, W))
         tl.store(rows.cone + _number_at(first, 2, W), normal)
         tl.store(rows.cone + _number_at(first, 3, W), _load_axis(rows, rows.rate, first, 0, W))

@@ -5,6 +5,8 @@ left. It loops until its worlds have converged. H is factorised in registers; M,
 workspace that belongs to the program and stays in its cache: as large as the GPU, not as the batch.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -103,7 +105,7 @@ def _group(M: Tensor, n: int) -> int:
     return max(1, launch.LANES // n) if M.is_cuda else min(8, triton.next_power_of_2(M.shape[-1]))
 
 
-def constants(s: System, n: int, w: int, reference_axes: int) -> dict[str, float]:
+def constants(s: System, n: int, w: int, reference_axes: int) -> dict[str, Any]:
     """What is compiled into the kernel of a system: sizes, kinds of rows, options; `w` worlds of `n` dofs, padded."""
     slots = _blocks(s.nefc - len(s.cone_rows.entries)) + _blocks(s.axes * s.cones)
     bounded = s.ne + s.nf > 0
