@@ -121,7 +121,12 @@ def _fake(x: Tensor, key: int) -> Tensor:
     return x.new_empty((*x.shape[:-2], Pattern.of(key).shape[0], x.shape[-1]))
 
 
-_operator = ops.define("combine(Tensor x, int pattern) -> Tensor", _reference, _fake)
+_operator = ops.define(
+    "combine(Tensor x, int pattern) -> Tensor",
+    _reference,
+    _fake,
+    cuda="mujoco_torch._src.solver.triton_kernels",
+)
 
 
 class _Combine(torch.autograd.Function):
