@@ -138,8 +138,9 @@ def camlight(m: InsideModel, d: InsideData) -> InsideData:
         track, trackcom, body, com = m.cam_is.unbind(0)
         cam_pos = _tracked(m.cam_body, d, m.cam_is, (cam_pos, m.cam_pos0, m.cam_poscom0))
         cam_xmat = where((track + trackcom) > 0, m.cam_mat0, cam_xmat)
-        look = cam_pos - _target(m.cam_target, d, com)
-        cam_xmat = where((body + com) > 0, _looking_along(look), cam_xmat)
+        if m.cam_looking:
+            look = cam_pos - _target(m.cam_target, d, com)
+            cam_xmat = where((body + com) > 0, _looking_along(look), cam_xmat)
 
     carrier = m.light_body @ frames
     light_pos = carrier[:3] + rotate(carrier[3:], m.light_pos)
@@ -148,7 +149,8 @@ def camlight(m: InsideModel, d: InsideData) -> InsideData:
         track, trackcom, body, com = m.light_is.unbind(0)
         light_pos = _tracked(m.light_body, d, m.light_is, (light_pos, m.light_pos0, m.light_poscom0))
         light_dir = where((track + trackcom) > 0, m.light_dir0, light_dir)
-        light_dir = where((body + com) > 0, _target(m.light_target, d, com) - light_pos, light_dir)
+        if m.light_looking:
+            light_dir = where((body + com) > 0, _target(m.light_target, d, com) - light_pos, light_dir)
     return d.replace(
         cam_xpos=cam_pos, cam_xmat=cam_xmat, light_xpos=light_pos, light_xdir=spatial.normalize(light_dir)[0]
     )
