@@ -90,8 +90,10 @@ def camlight(m: InsideModel, d: InsideData) -> InsideData:
         track, trackcom, body, com = m.cam_is.unbind(0)
         pos = _tracked(m.cam_is, (pose[:3], cam[:3] + m.cam_pos0, coms[0] + m.cam_poscom0))
         mat = where((track + trackcom) > 0, m.cam_mat0, pose[3:])
-        target = torch.where(com > 0, coms[2], cam_target[:3])
-        pose = join(pos, where((body + com) > 0, _looking_along(pos - target), mat))
+        if m.cam_looking:
+            target = torch.where(com > 0, coms[2], cam_target[:3])
+            mat = where((body + com) > 0, _looking_along(pos - target), mat)
+        pose = join(pos, mat)
 
     pos = light[:3] + rotate(light[3:], m.light_pos)
     direction = rotate(light[3:], m.light_dir)
@@ -99,8 +101,9 @@ def camlight(m: InsideModel, d: InsideData) -> InsideData:
         track, trackcom, body, com = m.light_is.unbind(0)
         pos = _tracked(m.light_is, (pos, light[:3] + m.light_pos0, coms[1] + m.light_poscom0))
         direction = where((track + trackcom) > 0, m.light_dir0, direction)
-        target = torch.where(com > 0, coms[3], light_target[:3])
-        direction = where((body + com) > 0, target - pos, direction)
+        if m.light_looking:
+            target = torch.where(com > 0, coms[3], light_target[:3])
+            direction = where((body + com) > 0, target - pos, direction)
     d = d.replace_joined(pose, "cam_xpos", "cam_xmat")
     return d.replace_joined(join(pos, spatial.normalize(direction)[0]), "light_xpos", "light_xdir")
 

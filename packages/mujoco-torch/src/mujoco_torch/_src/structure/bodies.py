@@ -258,6 +258,8 @@ def attached(mjm: mujoco.MjModel) -> Part:
     static = dict(
         cam_moving=bool((cam_mode != CamLightType.FIXED).any()),
         light_moving=bool((light_mode != CamLightType.FIXED).any()),
+        cam_looking=bool(np.isin(cam_mode, modes[2:]).any()),
+        light_looking=bool(np.isin(light_mode, modes[2:]).any()),
     )
     arrays = dict(
         attached_body=select([*range(n), *range(n), *mjm.geom_bodyid, *mjm.site_bodyid], n),
