@@ -23,7 +23,10 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 NO_COMPILED_CODE = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
 
 # Another torch comes with versions of these that suit it.
-TORCH_PINS = ("torch==", "setuptools==")
+TORCH_PINS = ("setuptools", "triton")
+
+# The lower bounds of packages/mujoco-torch/pyproject.toml.
+OLDEST = ("torch==2.11.0", "tensordict==0.14.0")
 
 
 def install_packages(session: nox.Session, extra: str = "") -> None:
@@ -36,6 +39,14 @@ def tests(session: nox.Session) -> None:
     """Run the tests of both packages on two workers; arguments go to pytest."""
     install_for_tests(session)
     run_tests(session, *(session.posargs or ["--durations=15"]))
+
+
+@nox.session
+def oldest(session: nox.Session) -> None:
+    """Run the tests with the oldest torch and tensordict that the packages accept; arguments go to pytest."""
+    install_with(session, *OLDEST, extra="[test]")
+    session.install(*PINNED, "--no-deps", *MODEL_ZOO)
+    run_tests(session, *session.posargs)
 
 
 @nox.session
@@ -98,20 +109,23 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(name="patched-torch-tests")
 def patched_torch_tests(session: nox.Session) -> None:
-    """Prove the patches on torch 2.13.0, or on the versions given as arguments, such as 2.14.1."""
+    """Prove the patches on torch 2.13.0, or on what the arguments say, such as 2.14.1 or 2.11.0 tensordict==0.14.0."""
     caches = Path(session.create_tmp()) / "inductor"
     env = ONE_THREAD | {"TORCHINDUCTOR_CACHE_DIR": str(caches)} | NO_COMPILED_CODE
-    for version in session.posargs or ["2.13.0"]:
-        install_with_torch(session, version)
+    others = [argument for argument in session.posargs if "==" in argument]
+    for version in [argument for argument in session.posargs if "==" not in argument] or ["2.13.0"]:
+        install_with(session, f"torch=={version}", *others)
+        session.install("pytest")
         session.run("python", "patches/prove.py", env=env)
 
 
-def install_with_torch(session: nox.Session, version: str) -> None:
-    """Install both distributions and pytest with a torch of this version instead of the pinned one."""
+def install_with(session: nox.Session, *requirements: str, extra: str = "") -> None:
+    """Install both distributions with these requirements instead of the pinned ones."""
+    unpinned = {*TORCH_PINS, *(requirement.partition("==")[0] for requirement in requirements)}
     pins = Path("constraints.txt").read_text(encoding="utf-8").splitlines()
     others = Path(session.create_tmp()) / "constraints.txt"
-    others.write_text("\n".join(pin for pin in pins if not pin.startswith(TORCH_PINS)), encoding="utf-8")
-    session.install("-c", str(others), f"torch=={version}", f"./{LIBRARY}", f"./{COMMAND_LINE}", "pytest")
+    others.write_text("\n".join(x for x in pins if x.partition("==")[0] not in unpinned), encoding="utf-8")
+    session.install("-c", str(others), *requirements, f"./{LIBRARY}{extra}", f"./{COMMAND_LINE}{extra}")
 
 
 def mjx_python(session: nox.Session) -> Path:

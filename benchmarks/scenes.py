@@ -19,6 +19,9 @@ STATES = HERE / ".cache"
 # Worlds are always made for this many, and a smaller batch takes the first of them.
 NWORLD = 4096
 
+# Metres between copies of a model.
+COPY_DISTANCE = 2.0
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -34,6 +37,7 @@ class Scene:
     control_fraction: float
     settle: int
     keyframe: str | None = None
+    copies: int = 1
 
     @property
     def path(self) -> Path:
@@ -41,8 +45,13 @@ class Scene:
         return MODELS / self.model
 
     def load(self) -> mujoco.MjModel:
-        """Compile the model with the MuJoCo of this environment."""
-        return mujoco.MjModel.from_xml_path(str(self.path))
+        """Compile the model with the MuJoCo of this environment: side by side, if it is to be there several times."""
+        spec, *others = [mujoco.MjSpec.from_file(str(self.path)) for _ in range(self.copies)]
+        for copy, other in enumerate(others, start=1):
+            place = spec.worldbody.add_frame(pos=[0, COPY_DISTANCE * copy, 0])
+            for body in other.worldbody.bodies:
+                place.attach_body(body, f"{copy}-", "")
+        return spec.compile()
 
 
 def names() -> list[str]:

@@ -19,7 +19,8 @@ in `mujoco_torch` needs one, and nothing applies one on its own: the solver of a
     mjt patches revert [NAME...]            take them off again
     mjt patches status --python PATH        the same for another environment
 
-[The command line](cli.md#mjt-patches) has the details. `nox -s patched-torch-tests` proves every patch: its tests fail
+[The command line](cli.md#mjt-patches) has the details. `nox -s patched-torch-tests` proves every patch, `nox -s
+patched-torch-tests -- 2.11.0 tensordict==0.14.0` those of the oldest supported versions: the tests of a patch fail
 without it for the reason stated here and pass with it, it applies without fuzz, and after it every file has the hash it
 had. Without a GPU the tests run the compiler's own code over memory, partitions and devices that are made up; those
 marked `gpu` are skipped there, and no GPU has run them yet.
@@ -40,7 +41,7 @@ def page() -> str:
 def series_text(series: Series) -> str:
     """The patches of one upstream."""
     head = SERIES.format(
-        upstream=series.upstream, distribution=series.distribution, tested=" and ".join(series.tested)
+        upstream=series.upstream, distribution=series.distribution, tested=", ".join(series.tested)
     )
     return head + "".join(patch_text(patch) for patch in series.patches)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 import sympy
 import torch
 from torch import Tensor
-from torch._inductor import config, sizevars
+from torch._inductor import config
+from torch._inductor.codegen import cpp
 from torch._inductor.utils import run_and_get_code
+
+# Where the functions are: beside the code generator up to torch 2.12.
+sizevars = sys.modules[cpp.stride_at_vec_range.__module__]
 
 D0, D1, D2 = sympy.symbols("d0:3", integer=True, nonnegative=True)
 AFFINE = {

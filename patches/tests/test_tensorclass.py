@@ -1,4 +1,4 @@
-"""What Dynamo makes of a TensorClass: guards of a read, operations of a clone, constructors."""
+"""What Dynamo makes of a TensorClass: guards of a read and of a store, operations of a clone, constructors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tensordict import TensorClass, TensorDict, UnbatchedTensor
+from tensordict import TensorClass, TensorDict, UnbatchedTensor, is_tensorclass
 from torch import Tensor
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
@@ -100,17 +100,46 @@ CONSTRUCTORS: dict[str, Callable[[Tensor], TensorClass]] = {
     "positions": lambda x: Outer(x, x, batch_size=[2]),
     "nested": lambda x: Outer(a=x, b=x, n=Inner(p=x, batch_size=[2]), batch_size=[2]),
     "device and names": lambda x: Outer(a=x, b=x, batch_size=x.shape[:1], device=x.device, names=["world"]),
-    "from_dict": lambda x: Outer.from_dict({"a": x, "b": x}, batch_size=[2]),
-    "from_tensordict": lambda x: Outer.from_tensordict(TensorDict(a=x, b=x, batch_size=[2])),
     "replace": lambda x: Outer(a=x, b=x, batch_size=[2]).replace(a=x + 1),
     "stack": lambda x: torch.stack([Outer(a=x, b=x, batch_size=[2])] * 2),
     "in vmap": torch.vmap(lambda x: Outer(a=x, b=x, n=Inner(p=x, batch_size=[]), batch_size=[])),
 }
+MAKERS: dict[str, Callable[[Tensor], TensorClass]] = {
+    "from_dict": lambda x: Outer.from_dict({"a": x, "b": x}, batch_size=[2]),
+    "from_tensordict": lambda x: Outer.from_tensordict(TensorDict(a=x, b=x, batch_size=[2])),
+}
 
 
-@pytest.mark.parametrize("name", CONSTRUCTORS)
-def test_constructors_need_no_patch(name: str):
-    construct = CONSTRUCTORS[name]
+def compiles_to_the_same(construct: Callable[[Tensor], TensorClass]) -> None:
     x = torch.arange(6.0).view(2, 3)
     got = torch.compile(construct, fullgraph=True, backend="aot_eager")(x)
     assert (got == construct(x)).all()
+
+
+@pytest.mark.patch("constructors")
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+def test_constructors(name: str):
+    compiles_to_the_same(CONSTRUCTORS[name])
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_makers(name: str):
+    """These need no patch."""
+    compiles_to_the_same(MAKERS[name])
+
+
+@pytest.mark.patch("class-memo")
+def test_a_class_that_is_met_later():
+    """Nothing that the function reads has changed."""
+
+    def f(x: Tensor) -> Tensor:
+        inner = Inner.from_tensordict(TensorDict(p=x, batch_size=[2]))
+        return Outer.from_tensordict(TensorDict(a=x, b=x, n=inner, batch_size=[2])).n.p
+
+    compiled = torch.compile(f, fullgraph=True, backend="eager")
+    clear_compilation_metrics()
+    compiled(torch.ones(2))
+    is_tensorclass(type("Later", (), {}))
+    compiled(torch.ones(2))
+    reasons = [record.recompile_reason for record in get_compilation_metrics()]
+    assert reasons == [None], f"compiled again: {reasons}"

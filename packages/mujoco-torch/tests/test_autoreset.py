@@ -235,6 +235,20 @@ def test_steps_in_blocks_hand_everything_on(option: str, monkeypatch) -> None:
         assert (ours[1]["warning"] == theirs[1]["warning"]).all()
 
 
+@pytest.mark.parametrize("option", ["", 'integrator="RK4"'])
+def test_blocks_find_a_bad_state_of_which_a_step_makes_a_good_one(option: str, monkeypatch) -> None:
+    """A quaternion is normalized on its way."""
+    monkeypatch.setattr(torch, "compile", lambda fn, **_: fn)
+    mjm = roller(option)
+    m = mjt.put_model(mjm, dtype=torch.float64)
+    d = mjt.put_data(m, worlds(mjm))
+    d.qpos[1, 3:7] *= 1e11
+    after, expected = mjt.compile(mjt.step, block=2)(m, d, 2), mjt.step(m, d, 2)
+    for name in layout.STATE:
+        torch.testing.assert_close(after.get(name), expected.get(name), rtol=0, atol=1e-9, msg=name)
+    assert after.warning[:, int(WarningType.BADQPOS)].tolist() == [0, 1, 0, 0]
+
+
 # ------------------------------------------------------------------------------------------- reset on request
 
 

@@ -1,6 +1,7 @@
 """Planes, spheres and capsules against ``mj_collision``: contact lists, their geometry, gradients."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import mujoco
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mujoco_torch._src.collision.pairs import GeomPair, geom_pairs
-from mujoco_torch._src.collision.primitive import COLLIDERS, Collider, Contacts
+from mujoco_torch._src.collision.primitive import COLLIDERS, Collider, default_hint, frame_along
 from mujoco_torch._src.components import stacked
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}  # a few rounding steps at the scale of the scene
@@ -24,10 +25,27 @@ def inside(values: Sequence[np.ndarray], dtype: torch.dtype) -> Tensor:
     return torch.as_tensor(np.stack(values).T.copy(), dtype=dtype)
 
 
+class Contacts(NamedTuple):
+    """Contacts of all slots: ``[k, n, B]``, ``[3, k, n, B]``, ``[9, k, n, B]``, ``[k, n, B]``."""
+
+    dist: Tensor
+    pos: Tensor
+    frame: Tensor
+    active: Tensor
+
+
 def run(collider: Collider, *inputs: Tensor | float) -> Contacts:
-    """A collider's contacts, all of one shape and stacked."""
+    """A collider's contacts, all of one shape and stacked, with the frames that ``collision`` makes of them."""
     c = collider(*inputs)
-    return Contacts(c.dist, *(stacked(x).expand(len(x), *c.dist.shape) for x in (c.pos, c.frame)), c.active)
+    dist = torch.stack(torch.broadcast_tensors(*c.dist))
+
+    def slots(values: Sequence) -> Tensor:
+        return torch.stack([stacked(x).expand(len(x), *dist.shape[1:]) for x in values], 1)
+
+    normals = c.normal * (len(dist) // len(c.normal))
+    frames = [frame_along(x, default_hint(x) if c.hint is None else c.hint) for x in normals]
+    active = torch.stack([x.expand(dist.shape[1:]) for x in c.active])
+    return Contacts(dist, slots(c.pos), slots(frames), active)
 
 
 def collide(

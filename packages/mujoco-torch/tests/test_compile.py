@@ -70,6 +70,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[Callable]:
     def as_captured(fn: Callable, **options) -> Callable:
         filters = {name: f for name, f in options.pop("options", {}).items() if name == "guard_filter_fn"}
         options.pop("mode", None)
+        options.pop("backend", None)
         functions.append(fn)
         return real(fn, backend="eager", options=filters or None, **options)
 
@@ -129,7 +130,9 @@ def test_one_world_without_a_batch() -> None:
 
 @pytest.mark.usefixtures("captured")
 @pytest.mark.parametrize("name", MODELS)
-def test_a_rollout_is_that_of_the_library(name: str) -> None:
+def test_a_rollout_is_that_of_the_library(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole blocks and a ragged one; more steps than are kept at once."""
+    monkeypatch.setitem(blocks, "STEPS_AT_ONCE", 2)
     m, d = batch(name, 6)
     keep = ("qpos", "xpos", "contact_dist", "ncon")
     u = controls(m, 6, 5)
@@ -307,6 +310,8 @@ def test_generated_code_gives_the_same() -> None:
     step = mjt.compile(mjt.step, block=8)
     after = step(m, step(m, d), nsteps=2)
     assert_equal(after, mjt.step(m, d, nsteps=3))
+    (piece,) = step.__self__.pieces
+    assert piece.run is not piece.traced  # Dynamo is out of the way
 
 
 @pytest.mark.usefixtures("captured")

@@ -15,8 +15,17 @@ import torch
 from mujoco_torch._src import kernels, ops
 
 OPERATORS = (
-    "combine", "mass_matrix", "factor_m", "solve_m", "hessian_solve", "solve", "noslip", "solve_dense",
-)  # fmt: skip
+    "combine",
+    "poses",
+    "com",
+    "mass_matrix",
+    "factor_m",
+    "solve_m",
+    "hessian_solve",
+    "solve",
+    "noslip",
+    "solve_dense",
+)
 
 # What an operator of each kind gives, and a gradient through all of them; run here and in processes of their own.
 EXERCISE = """

@@ -62,6 +62,15 @@ def test_pins_lie_in_the_ranges_of_the_packages():
                 assert requirement.specifier.contains(pins[requirement.name.lower()]), text
 
 
+def test_oldest_versions_are_the_lower_bounds():
+    (oldest,) = re.findall(r"^OLDEST = \((.*)\)$", (ROOT / "noxfile.py").read_text(), flags=re.MULTILINE)
+    versions = dict(text.split("==") for text in re.findall(r'"(\S+)"', oldest))
+    for requirement in map(Requirement, project("mujoco-torch")["dependencies"]):
+        if requirement.name in versions:
+            assert f"{versions.pop(requirement.name)}.".startswith(f"{requirement.specifier}"[2:] + ".")
+    assert not versions
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_relative_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):

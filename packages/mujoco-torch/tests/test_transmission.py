@@ -310,6 +310,29 @@ def test_motors_of_two_branches_do_not_mix() -> None:
 # --------------------------------------------------------------------------------------------- set points
 
 
+@pytest.mark.parametrize("hinge", ["", "<joint/>"])
+def test_length_of_a_tendon_that_no_joint_moves(hinge: str) -> None:
+    """Of a tendon between a mocap body and the world: it has a length, and moves nothing."""
+    mjm = mujoco.MjModel.from_xml_string(
+        f"""<mujoco><worldbody><site name="a"/><body pos="0 0 1">{hinge}<geom size=".1"/></body>
+        <body name="hand" mocap="true" pos="1 0 0"><site name="b"/></body></worldbody>
+        <tendon><spatial name="t"><site site="a"/><site site="b"/></spatial></tendon>
+        <actuator><general tendon="t" gear="2" dyntype="integrator"/></actuator></mujoco>"""
+    )
+    mjds = [mujoco.MjData(mjm) for _ in range(4)]
+    for world, mjd in enumerate(mjds):
+        mjd.mocap_pos[0, 1] = world
+        mujoco.mj_forward(mjm, mjd)
+    m = mjt.put_model(mjm, dtype=torch.float64)
+    d = mjt.forward(m, mjt.put_data(m, mjds))
+    expected = torch.tensor([2.0, 8**0.5, 20**0.5, 40**0.5], dtype=torch.float64)
+    torch.testing.assert_close(d.actuator_length[:, 0], expected)
+    torch.testing.assert_close(
+        d.actuator_length, torch.tensor(np.array([mjd.actuator_length for mjd in mjds]))
+    )
+    assert not d.actuator_moment.any()
+
+
 def test_set_points_wind_with_the_angle() -> None:
     """Controls of many turns: C's forces, wrapped on ball joints and turning sites only."""
     mjm = testing.converged(load(MODELS["servos"]))

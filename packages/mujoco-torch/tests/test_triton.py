@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from mujoco_torch._src import ops
+from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.solver import mass, newton
 from mujoco_torch._src.solver.system import System
 
@@ -24,7 +25,7 @@ F64 = torch.float64
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton: pip install triton")
 kernels = pytest.mark.skipif(not (CUDA or INTERPRETED), reason="run by test_in_the_interpreter")
 
-# Sizes: dofs, contacts, limits of one dof, limits of ball joints.
+# Dofs, contacts, limits of one dof, limits of ball joints.
 SIZES = {
     "1 dof": (1, 0, 1, 0),
     "6 dofs": (6, 5, 2, 1),
@@ -36,28 +37,34 @@ SIZES = {
     "no dofs": (0, 2, 0, 0),
 }
 
+# Beside them: equalities, friction losses, options. A system without any of these is that of limits and pyramids.
+KINDS = {
+    "equalities": dict(equalities=3),
+    "frictions": dict(frictions=4),
+    "bounds": dict(equalities=2, frictions=3),
+    "cones": dict(cone=1),
+    "all": dict(equalities=2, frictions=3, cone=1),
+}
+NEWTON, CG = 2, 1
+EIGHT = {NEWTON: {}, CG: {"iterations": 8}}
+solvers = pytest.mark.parametrize("solver", [NEWTON, CG], ids=["newton", "cg"])
+
+
+PARTS = ("kinds", "not kinds and test_solve", "not test_solve")
+"""Expressions that choose tests: each of them once."""
+
 
 @pytest.mark.slow
 @pytest.mark.skipif(CUDA or INTERPRETED, reason="the tests below run by themselves")
-def test_in_the_interpreter():
+@pytest.mark.parametrize("part", PARTS)
+def test_in_the_interpreter(part):
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "error"]
     run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            __file__,
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdist",
-            "-W",
-            "error",
-        ],
+        [sys.executable, "-m", "pytest", __file__, *options, "-k", part],
         env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "passed" in run.stdout
@@ -66,8 +73,8 @@ def test_in_the_interpreter():
 # ---- problems
 
 
-def random_system(nv, contacts, scalars, balls, seed=0, **options):
-    """A tree of dofs, each with a body of its own, contacts of all dimensions with one or two sides, limits."""
+def random_system(nv, contacts, scalars, balls, seed=0, equalities=0, frictions=0, **options):
+    """A tree of dofs, each with a body of its own, contacts of all dimensions with one or two sides, given rows."""
     g = torch.Generator().manual_seed(seed)
 
     def integer(high):
@@ -82,8 +89,12 @@ def random_system(nv, contacts, scalars, balls, seed=0, **options):
         columns = [(j, 1 - 2 * integer(2)) for j in range(nv) if integer(3)]
         return integer(nv + 1), tuple(columns)
 
-    limits = [(integer(nv),) for _ in range(scalars)]
-    limits += [(first, first + 1, first + 2) for first in (integer(nv - 2) for _ in range(balls))]
+    def dofs(most):
+        return tuple(sorted({integer(nv) for _ in range(1 + integer(most))}))
+
+    given = [(0, dofs(4)) for _ in range(equalities)] + [(1, dofs(1 + 3 * (i % 2))) for i in range(frictions)]
+    given += [(2, (integer(nv),)) for _ in range(scalars)]
+    given += [(2, (first, first + 1, first + 2)) for first in (integer(nv - 2) for _ in range(balls))]
     return System(
         **{
             "nv": nv,
@@ -91,8 +102,8 @@ def random_system(nv, contacts, scalars, balls, seed=0, **options):
             "M_rownnz": tuple(len(row) for row in rows),
             "M_colind": tuple(j for row in rows for j in row),
             "dof_bodyid": tuple(range(1, nv + 1)),
-            "given_kind": (2,) * len(limits),
-            "given_dofs": tuple(limits),
+            "given_kind": tuple(kind for kind, _ in given),
+            "given_dofs": tuple(dofs for _, dofs in given),
             "contact_dim": tuple((1, 3, 4, 6)[c % 4] for c in range(contacts)),
             "contact_sides": tuple(tuple(side() for _ in range(1 + c % 2)) for c in range(contacts)),
             "tolerance": 1e-8,
@@ -117,7 +128,7 @@ def random_mass(system, worlds, g):
     return torch.stack(elements) if elements else torch.zeros(0, worlds, dtype=F64)
 
 
-def random_problem(system, worlds, seed=0):
+def random_problem(system, worlds, seed=0, references=1):
     """The arguments of `solve` but the system: every fourth world without constraints, the others with some."""
     g = torch.Generator().manual_seed(seed)
     nl, nc, nv = system.ngiven, system.contacts, system.nv
@@ -128,21 +139,34 @@ def random_problem(system, worlds, seed=0):
     M = random_mass(system, worlds, g)
     force = 5 * normal(nv, worlds)
     smooth = mass.solve_m(*mass.factor_m(M, system.key), force, system.key) if nv else force
+    edge, scale, friction = random_axes(system, g)
+    D = (10 * normal(nl + nc, worlds).abs() + 0.1) * (normal(nl + nc, worlds) > -0.3)
+    D[:, ::4] = 0
+    given, contact = D.split((nl, nc))
+    return (
+        M, normal(6, nv, worlds), normal(3, system.nbody, worlds), normal(3, nc, worlds), normal(9, nc, worlds), edge,
+        normal(system.nJ, worlds), given, normal(nl, worlds), contact, normal(references, nc, worlds), scale, friction,
+        normal(system.nefc, 1).abs(), 1 + normal(system.nf, 1).abs(), normal(nv, worlds), force, smooth,
+        smooth + normal(nv, worlds),
+    )  # fmt: skip
+
+
+def random_axes(system, g):
+    """Edges and scales of the contact rows, and the friction of cones."""
     edge = torch.zeros(system.axes, system.rows, 1, dtype=F64)
+    scale = torch.ones(system.rows, 1, dtype=F64)
+    friction = torch.zeros(0, system.contacts, 1, dtype=F64)
+    if system.cone:
+        friction = 0.3 + torch.rand(system.axes, system.contacts, 1, generator=g, dtype=F64)
+        for c, (first, end) in enumerate(pairwise(system.contact_row)):
+            edge[range(end - first), range(first, end)] = 1
+            scale[first + 1 : end] = (friction[1 : end - first, c] / friction[0, c]) ** 2
+        return edge, scale, friction
     edge[0] = 1
     for row, axis in enumerate(system.row_axis):
         if axis:
             edge[axis, row] = 0.8 * (-1) ** row
-    D = (10 * normal(nl + nc, worlds).abs() + 0.1) * (normal(nl + nc, worlds) > -0.3)
-    D[:, ::4] = 0
-    given, contact = D.split((nl, nc))
-    none = torch.zeros(0, nc, 1, dtype=F64), torch.zeros(0, 1, dtype=F64)
-    return (
-        M, normal(6, nv, worlds), normal(3, system.nbody, worlds), normal(3, nc, worlds), normal(9, nc, worlds), edge,
-        normal(system.nJ, worlds), given, normal(nl, worlds), contact, normal(1, nc, worlds),
-        torch.ones(system.rows, 1, dtype=F64), none[0], normal(system.nefc, 1).abs(), none[1], normal(nv, worlds),
-        force, smooth, smooth + normal(nv, worlds),
-    )  # fmt: skip
+    return edge, scale, friction
 
 
 def on_device(problem, dtype=F64):
@@ -193,6 +217,89 @@ def test_solve_of_random_sizes(seed):
 
 
 @kernels
+@solvers
+@pytest.mark.parametrize("kind", KINDS)
+def test_solve_of_all_kinds_of_rows(kind, solver):
+    """To the end by Newton's method; eight steps of conjugate gradients, before rounding tells them apart."""
+    system = random_system(6, 5, 1, 1, solver=solver, **KINDS[kind], **EIGHT[solver])
+    niter = assert_same(system, random_problem(system, 5))
+    assert niter.max() > 2
+    assert not niter[::4].any()
+
+
+@kernels
+@pytest.mark.parametrize(
+    "solver, kind, nv", [(NEWTON, "all", 1), (CG, "all", 2), (CG, None, 5), (NEWTON, "all", 64)]
+)
+def test_solve_of_all_kinds_of_rows_and_sizes(solver, kind, nv):
+    system = random_system(nv, 3, 2, 0, solver=solver, **KINDS.get(kind, {}), **EIGHT[solver])
+    assert assert_same(system, random_problem(system, 3, seed=1)).max() > 0
+
+
+@kernels
+@pytest.mark.parametrize("seed", range(4))
+def test_solve_of_random_kinds(seed):
+    g = torch.Generator().manual_seed(100 + seed)
+    sizes = (8, 6, 3, 2, 4, 4)
+    nv, contacts, scalars, balls, equalities, frictions = (
+        int(torch.randint(n, (), generator=g)) for n in sizes
+    )
+    solver = (NEWTON, CG)[seed % 2]
+    system = random_system(
+        nv + 3, contacts, scalars, balls, seed, equalities, frictions, cone=1, solver=solver, **EIGHT[solver]
+    )
+    assert_same(system, random_problem(system, 4, seed))
+
+
+@kernels
+@pytest.mark.parametrize("cone", [0, 1], ids=["pyramids", "cones"])
+def test_solve_of_references_along_every_axis(cone):
+    """As moving surfaces have them."""
+    system = random_system(4, 4, 1, 0, cone=cone)
+    assert assert_same(system, random_problem(system, 2, references=system.axes)).max() > 0
+
+
+@kernels
+@pytest.mark.parametrize("cone", [0, 1], ids=["pyramids", "cones"])
+def test_conjugate_gradients_converge(cone):
+    """To the same minimum as the reference, and as Newton's method, of a problem that is conditioned well."""
+    sizes = dict(equalities=1, frictions=2, cone=cone, tolerance=1e-10)
+    system, other = (random_system(4, 2, 1, 0, solver=solver, **sizes) for solver in (CG, NEWTON))
+    problem = list(random_problem(system, 3))
+    for weight in (7, 9):
+        problem[weight] = problem[weight] / 60
+    niter = assert_same(system, problem)
+    assert 3 < niter.max() < 50
+    exact = newton.solve(*problem, other.key)[0]
+    torch.testing.assert_close(solve(system, problem)[0], exact, rtol=1e-3, atol=1e-3)
+
+
+@kernels
+def test_solve_at_the_tip_of_cones():
+    """Rows that nothing moves, residuals of zero, slipping of no speed, cones that one world alone has."""
+    system = random_system(4, 4, 0, 0, cone=1)
+    problem = [x.clone() for x in random_problem(system, 4)]
+    problem[4][:, 1] = 0  # the contact's frame
+    problem[4][3:, 2] = 0
+    problem[9][3, 2:] = 0  # its weight
+    problem[10][..., 1:3] = 0  # its reference
+    problem[15][:] = 0  # qvel
+    problem[18][:] = problem[17]
+    assert_same(system, problem)
+
+
+@kernels
+@pytest.mark.parametrize("worlds", [1, 4])
+def test_groups_of_few_worlds(worlds, monkeypatch):
+    """As a GPU has them: the fewer worlds, the more dofs."""
+    from mujoco_torch._src.solver.triton_kernels import newton as kernel
+
+    monkeypatch.setattr(kernel, "_group", lambda M, n: worlds)
+    system = random_system(4, 3, 1, 0, **KINDS["all"])
+    assert assert_same(system, random_problem(system, 3)).max() > 0
+
+
+@kernels
 @pytest.mark.parametrize(
     "options",
     [
@@ -239,9 +346,11 @@ def test_solve_from_the_solution_takes_no_iteration():
 
 
 @kernels
-def test_solve_in_float32():
+@pytest.mark.parametrize("solver, kind", [(NEWTON, None), (NEWTON, "all"), (CG, "all")])
+def test_solve_in_float32(solver, kind):
     """As far from float64 as the reference, five times at most: the order of sums differs."""
-    system = random_system(9, 4, 2, 1, tolerance=1e-6)
+    kinds = KINDS.get(kind, {}) | EIGHT[solver]
+    system = random_system(9, 4, 2, 1, tolerance=1e-6, solver=solver, **kinds)
     problem = random_problem(system, 5)
     qacc, qfrc, niter = solve(system, problem, torch.float32)
     reference = newton.solve(*(x.float() for x in problem), system.key)
@@ -287,18 +396,6 @@ def test_solve_keeps_a_broken_world_to_itself():
     assert qacc[:, 3].isnan().any()
     assert niter[3] <= 2
     assert torch.equal(qacc[:, keep], expected[0][:, keep])
-
-
-@kernels
-@pytest.mark.parametrize("options", [{"given_kind": (0, 1, 2)}, {"solver": 1}], ids=str)
-def test_the_reference_runs_what_the_kernel_does_not_know(options):
-    """Anything but rows that only push, by Newton's method: equalities and friction losses, conjugate gradients."""
-    system = random_system(6, 2, 2, 1, **options)
-    problem = list(random_problem(system, 4))
-    problem[14] = torch.ones(system.nf, 1, dtype=F64)
-    got, expected = solve(system, problem), newton.solve(*problem, system.key)
-    for x, y in zip(got, expected, strict=True):
-        torch.testing.assert_close(x, y)
 
 
 @kernels
@@ -359,6 +456,65 @@ def test_inertia_equals_the_reference(nv):
     torch.testing.assert_close(x, mass.solve_m(*factor, b, system.key), rtol=1e-11, atol=1e-11)
 
 
+# ---- sparse constant matrices
+
+
+def random_matrix(rows, columns, seed=0):
+    """About half of the numbers are zero, a row is, and the first column holds nothing but 1."""
+    g = torch.Generator().manual_seed(seed)
+    matrix = torch.randn(rows, columns, generator=g, dtype=F64)
+    matrix *= torch.rand(rows, columns, generator=g) < 0.6
+    matrix[:, :1], matrix[rows // 2 : rows // 2 + 1] = 1, 0
+    return matrix
+
+
+def combine(pattern, x):
+    from mujoco_torch._src.solver import triton_kernels
+
+    return triton_kernels.combine(x.to(DEVICE), pattern.key).cpu()
+
+
+@kernels
+@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=str)
+@pytest.mark.parametrize("size", [(5, 4), (1, 1), (17, 9), (0, 3), (3, 0)], ids=str)
+@pytest.mark.parametrize("lead, worlds", [((), 1), ((2,), 515), ((1, 2), 9), ((0,), 2), ((2,), 0)])
+def test_combine_equals_the_dense_product(lead, worlds, size, dtype):
+    matrix = random_matrix(*size)
+    x = torch.randn(*lead, size[1], worlds, generator=torch.Generator().manual_seed(1), dtype=F64).to(dtype)
+    out = combine(Pattern.of_matrix(matrix.numpy()), x)
+    assert out.dtype == dtype
+    assert out.is_contiguous()
+    limit = 1e-13 if dtype == F64 else 1e-5
+    torch.testing.assert_close(out, matrix.to(dtype) @ x, rtol=limit, atol=limit)
+
+
+@kernels
+def test_combine_copies_what_is_selected():
+    """Numbers that are not finite too, and touches no others."""
+    x = torch.randn(3, 9, generator=torch.Generator().manual_seed(0), dtype=F64)
+    x[1, 4], x[2, 0] = torch.inf, torch.nan
+    select = Pattern([(0, 0, 1), (2, 0, 1), (3, 1, 1)], (4, 3))
+    assert torch.equal(combine(select, x), torch.stack([x[0], torch.zeros_like(x[0]), x[0], x[1]]))
+
+
+@kernels
+def test_combine_of_any_strides():
+    pattern = Pattern.of_matrix(random_matrix(5, 4).numpy())
+    x = torch.randn(3, 4, 9, generator=torch.Generator().manual_seed(0), dtype=F64)
+    expected = combine(pattern, x)
+    for strided in (x.movedim(-1, 0).contiguous().movedim(0, -1), x.repeat_interleave(2, -1)[..., ::2]):
+        assert torch.equal(combine(pattern, strided), expected)
+    assert torch.equal(combine(pattern, x[:1].expand(3, 4, 9)), expected[:1].expand(3, 5, 9))
+
+
+@kernels
+def test_combine_refuses_a_shape_that_does_not_fit():
+    pattern = Pattern.of_matrix(random_matrix(5, 4).numpy())
+    for size in ((3, 9), (4,)):
+        with pytest.raises(RuntimeError, match="combine: wrong shape"):
+            combine(pattern, torch.zeros(size, dtype=F64))
+
+
 # ---- structure
 
 
@@ -378,27 +534,57 @@ def test_tables_are_made_once_for_a_system():
 # ---- compilation
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
-@pytest.mark.parametrize("name", ["mass_kernel", "factor_kernel", "solve_kernel", "newton_kernel"])
-def test_kernels_compile_for_a_gpu(name, monkeypatch, tmp_path):
-    """To machine code of an H100 or H200, without one."""
+compiled = pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
+
+INTEGERS = (
+    "niter_out element constraint_row row_constraint given_at side_root slot_row next_group rowadr colind bodyid "
+    "start column"
+).split()
+TYPES = dict.fromkeys(INTEGERS, "*i32") | dict.fromkeys(("worlds", "given_worlds"), "i64")
+TYPES |= {"side_moved": "*i8", "rows": "i32", "columns": "i32"}
+
+
+def machine_code(kernel, values, number="*fp32"):
+    """What a kernel compiles to for an H100 or H200, without one."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    from mujoco_torch._src.solver.triton_kernels import mass, newton
+    constants = {x: values[x] for x in kernel.arg_names if x in values}
+    signature = {x: "constexpr" if x in constants else TYPES.get(x, number) for x in kernel.arg_names}
+    options = {"num_warps": 1, "enable_fp_fusion": True}
+    return compile(
+        ASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32), options=options
+    ).asm
+
+
+@pytest.mark.slow
+@compiled
+@pytest.mark.parametrize("name", ["mass_kernel", "factor_kernel", "solve_kernel", "combine_kernel"])
+def test_small_kernels_compile_for_a_gpu(name, monkeypatch, tmp_path):
+    from mujoco_torch._src.solver.triton_kernels import mass
+    from mujoco_torch._src.solver.triton_kernels.combine import combine_kernel
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    system = random_system(6, 5, 2, 1)
-    values = newton.constants(system) | {"SLOTS": newton.slots_of(system), "N": 8, "W": 4}
-    kernel = getattr(newton if name == "newton_kernel" else mass, name)
-    constants = {x: values[x] for x in kernel.arg_names if x in values}
-    integers = (
-        "niter_out element constraint_row row_constraint given_at side_root slot_row next_group rowadr "
-        "colind bodyid"
-    ).split()
-    types = dict.fromkeys(integers, "*i32") | {"side_moved": "*i8", "worlds": "i64", "given_worlds": "i64"}
-    signature = {x: "constexpr" if x in constants else types.get(x, "*fp32") for x in kernel.arg_names}
-    options = {"num_warps": 1, "enable_fp_fusion": True}
-    source = ASTSource(kernel, signature, constants)
-    assert compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["cubin"]
+    values = {"nv": 6, "nbody": 7, "N": 8, "W": 4}
+    assert machine_code(getattr(mass, name, combine_kernel), values)["cubin"]
+
+
+COMPILED = {
+    "limits and pyramids": (1, {}),
+    "in float64": (1, {}),
+    "references along every axis": (6, {}),
+    "all kinds": (1, KINDS["all"]),
+    "all kinds, conjugate gradients": (1, KINDS["all"] | {"solver": CG}),
+}
+
+
+@pytest.mark.slow
+@compiled
+@pytest.mark.parametrize("case", COMPILED)
+def test_solve_compiles_for_a_gpu(case, monkeypatch, tmp_path):
+    from mujoco_torch._src.solver.triton_kernels import newton as kernel
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    references, kinds = COMPILED[case]
+    values = kernel.constants(random_system(6, 5, 2, 1, **kinds), 8, 4, references)
+    assert machine_code(kernel.newton_kernel, values, "*fp64" if "float64" in case else "*fp32")["cubin"]

@@ -1,7 +1,7 @@
 """What `mujoco_torch.compile(step)` makes of the step on a CPU: the same life as that of `torch.compile`, and more.
 
-The compiled step is a method of an object that tells its `block_size` and its `pieces`. A piece has a `run`: the
-function that `torch.compile` made, of a block of worlds.
+The compiled step is a method of an object that tells its `block_size` and its `pieces`. A piece is a function of a
+block of worlds; it has what `torch.compile` made of it, `traced`, and what calls run, `run`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def look(report: Report, scene: scenario.Scene, phase: Callable[[str], None]) ->
         live(found, scene, step, phase)
     found.notes = [str(warning.message) for warning in told if issubclass(warning.category, RuntimeWarning)]
     pieces = _object(step).pieces
-    found.pieces = [torch_private.name_of(piece.run) for piece in pieces]
-    found.guards = sum(torch_private.guards_of(piece.run) for piece in pieces) if pieces else None
+    found.pieces = [torch_private.name_of(piece.traced) for piece in pieces]
+    found.guards = sum(torch_private.guards_of(piece.traced) for piece in pieces) if pieces else None
     phase("blocks: steady steps")
     d = steady(found, scene, step, report.steps)
     if pieces:

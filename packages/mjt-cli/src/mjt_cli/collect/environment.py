@@ -53,12 +53,18 @@ class Environment:
 def environment() -> Environment:
     """Looks at this process and this machine; compiles nothing."""
     return Environment(
-        versions={"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        versions=_versions(),
         machine=machine(),
         devices=["cpu", *_gpus()],
         capabilities=[_compiling(), _vector_kernels(), _gpu_kernels(), _cuda_graphs()],
         settings={name: os.environ[name] for name in SETTINGS if name in os.environ},
     )
+
+
+def _versions() -> dict[str, str | None]:
+    """Python's version and those of the packages; torch tells its build, too, which a wheel's metadata may not."""
+    installed = {name: _version(name) for name in PACKAGES}
+    return {"python": platform.python_version()} | installed | {"torch": str(torch.__version__)}
 
 
 def _version(package: str) -> str | None:

@@ -5,16 +5,17 @@ different bodies add without transport, and recursions along the tree become sum
 constant 0/1 matrix.
 """
 
-import torch
 from torch import Tensor
 
+from mujoco_torch._src import ops
 from mujoco_torch._src.components import Components, join
-from mujoco_torch._src.spatial import cross, dot, motion_cross
+from mujoco_torch._src.pattern import Pattern
+from mujoco_torch._src.spatial import cross, dot, motion_cross, rotate
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
 
 
-@public(reads=("xipos", "ximat", "xmat", "xanchor", "xaxis"), writes=("subtree_com", "cinert", "cdof"))
+@public(reads=("xquat", "xipos", "ximat", "xanchor", "xaxis"), writes=("subtree_com", "cinert", "cdof"))
 def com_pos(m: InsideModel, d: InsideData) -> InsideData:
     """Centres of mass, inertias and motion axes about them (``mj_comPos``).
 
@@ -23,21 +24,40 @@ def com_pos(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: the poses of ``d`` do not fit the model.
     """
-    subtree_com = (m.body_subtree @ (m.body_mass * d.xipos)) * m.body_invsubtreemass
-    subtree_com = subtree_com + m.body_massless * d.xipos
-    return d.replace(
-        subtree_com=subtree_com,
-        cinert=_inertia_about_com(m, d, subtree_com),
-        cdof=_motion_axes(m, d, subtree_com),
+    patterns = m.body_subtree, m.body_root, m.dof_jnt, m.dof_turning, m.dof_root
+    subtree_com, cinert, cdof = _call(
+        d.xquat,
+        d.xipos,
+        d.ximat,
+        d.joined("xanchor", "xaxis"),
+        m.joined("body_mass", "body_invsubtreemass", "body_massless", "body_inertia"),
+        m.joined("dof_scalar", "dof_linear", "dof_axis", "dof_local_axis"),
+        *(pattern.key for pattern in patterns),
     )
+    return d.replace(subtree_com=subtree_com, cinert=cinert, cdof=cdof)
 
 
-def _inertia_about_com(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Components:
+def _reference(
+    quat: Tensor, ipos: Tensor, imat: Tensor, joints: Tensor, bodies: Tensor, dofs: Tensor, *keys: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    subtree, root, dof_joint, dof_turning, dof_root = (Pattern.of(key) for key in keys)
+    mass, invsubtreemass, massless, inertia = bodies.split((1, 1, 1, 3))
+    subtree_com = (subtree @ (mass * ipos)) * invsubtreemass + massless * ipos
+    cinert = _inertia(mass[0], inertia, imat, ipos - root @ subtree_com)
+
+    scalar, linear, axis, local_axis = dofs.split((1, 1, 3, 3))
+    joint = dof_joint @ joints
+    # Balls and free joints turn about the axes of the body itself.
+    axis = axis + scalar * joint[3:] + rotate(dof_turning @ quat, local_axis)
+    angular = (1.0 - linear[0]) * axis
+    cdof = join(angular, linear[0] * axis + cross(angular, dof_root @ subtree_com - joint[:3]))
+    return subtree_com, cinert.stack(), cdof.stack()
+
+
+def _inertia(mass: Tensor, inertia: Tensor, mat: Tensor, offset: Tensor) -> Components:
     """``cinert`` ``[10, nbody, B]``: rotational inertia (xx, yy, zz, xy, xz, yz), mass times offset, mass."""
-    offset = d.xipos - m.body_root @ subtree_com
-    x, y, z = offset.unbind(0)
-    mass, inertia = m.body_mass, m.body_inertia
-    row_x, row_y, row_z = d.ximat[0:3], d.ximat[3:6], d.ximat[6:9]
+    x, y, z = offset
+    row_x, row_y, row_z = mat[0:3], mat[3:6], mat[6:9]
     scaled_x, scaled_y, scaled_z = inertia * row_x, inertia * row_y, inertia * row_z
     return Components(
         (
@@ -55,15 +75,25 @@ def _inertia_about_com(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Co
     )
 
 
-def _motion_axes(m: InsideModel, d: InsideData, subtree_com: Tensor) -> Components:
-    """``cdof`` ``[6, nv, B]``: the spatial velocity of a body for unit velocity of each dof that moves it."""
-    joint = m.dof_jnt @ torch.cat((d.xaxis, d.xanchor))
-    axis = m.dof_scalar * joint[:3]
-    if m.nquat:  # balls and free joints turn about the axes of the body itself, the columns of its matrix
-        axis = axis + m.dof_column @ d.xmat.unflatten(0, (3, 3)).flatten(1, 2) + m.dof_axis
-    offset = m.dof_root @ subtree_com - joint[3:]
-    angular = (1.0 - m.dof_linear) * axis
-    return join(angular, m.dof_linear * axis + cross(angular, offset))
+def _fake(quat: Tensor, ipos: Tensor, imat: Tensor, joints: Tensor, *rest) -> tuple[Tensor, Tensor, Tensor]:
+    n, worlds = ipos.shape[1:]
+    return (
+        ipos.new_empty((3, n, worlds)),
+        ipos.new_empty((10, n, worlds)),
+        ipos.new_empty((6, rest[1].shape[1], worlds)),
+    )
+
+
+_SHARED = (4, 5)
+"""Positions of the arguments that are the same in all worlds."""
+_operator = ops.define(
+    "com(Tensor quat, Tensor ipos, Tensor imat, Tensor joints, Tensor bodies, Tensor dofs, int subtree, int root, "
+    "int dof_joint, int dof_turning, int dof_root) -> (Tensor, Tensor, Tensor)",
+    _reference,
+    _fake,
+    shared=_SHARED,
+)
+_call = ops.fused(_operator, _reference, tensors=6, shared=_SHARED, named=Pattern.of)
 
 
 @public(reads=("qvel", "cdof"), writes=("cvel", "cdof_dot"))
@@ -76,4 +106,5 @@ def com_vel(m: InsideModel, d: InsideData) -> InsideData:
       StateError: ``qvel`` or ``cdof`` does not fit the model.
     """
     motion = d.cdof * d.qvel
-    return d.replace(cvel=m.body_dof @ motion, cdof_dot=motion_cross(m.dof_before @ motion, d.cdof))
+    velocity = m.velocity_dof @ motion  # of the bodies, then just before each dof
+    return d.replace(cvel=velocity[:, : m.nbody], cdof_dot=motion_cross(velocity[:, m.nbody :], d.cdof))

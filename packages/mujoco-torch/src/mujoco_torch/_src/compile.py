@@ -4,6 +4,9 @@ On a CPU one call over thousands of worlds waits for memory, and Inductor's Pyth
 So the worlds go in blocks, one thread each, through Inductor's C++ wrapper; a block stays in the cache from the first
 line of the step to the last, and over all substeps. The compiled functions have no guards: ``_Worlds`` checks a Data
 as a whole, once a call.
+
+Between two pieces of a block runs Python, one thread at a time. Each operation of torch's there gives the lock away and
+waits for it, so that threads wait for each other: a step has next to none.
 """
 
 import functools
@@ -17,6 +20,7 @@ from typing import Any
 
 import torch
 import torch._dynamo.exc
+import torch._inductor
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -51,13 +55,28 @@ from mujoco_torch._src.integrate import (
 from mujoco_torch._src.reset import check_acc, check_state, has_bad_state, note_bad, replace_bad
 from mujoco_torch._src.stage import ALL, check_batch, check_fits
 from mujoco_torch._src.topology import Topology
-from mujoco_torch._src.types import Data, InsideData, InsideModel, Model, new_data, read_field, shape_of
+from mujoco_torch._src.types import (
+    Data,
+    InsideData,
+    InsideModel,
+    Model,
+    new_data,
+    read_field,
+    replace_fields,
+    shape_of,
+)
 
 BLOCK = 256
 """Worlds in a block, unless there are fewer."""
 
 SMALLEST_SHARE = 32
 """Worlds that are worth a thread of their own: four registers of float64."""
+
+STEPS_AT_ONCE = 16
+"""Steps of a rollout whose controls are read, and whose kept fields are written, at once."""
+
+LANES = 16
+"""The most worlds that a register holds: numbers of float32 in 64 bytes."""
 
 Inside = Callable[[InsideModel, InsideData], InsideData]
 Values = dict[str, Tensor]
@@ -69,7 +88,13 @@ class _Piece:
     _names = itertools.count()
 
     def __init__(
-        self, fn: Inside, m: Model, inputs: Sequence[str], outputs: Sequence[str], mode: str | None
+        self,
+        fn: Inside,
+        m: Model,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        mode: str | None,
+        block: int,
     ) -> None:
         empty = set(m.topology.empty_fields.split())
         self.inputs = tuple(name for name in inputs if name not in empty)
@@ -93,21 +118,48 @@ class _Piece:
 
         # Dynamo keeps compiled functions by code object; without guards two pieces must not share one.
         run.__code__ = run.__code__.replace(co_name=f"piece_{next(self._names)}")
-        options = dict(torch._inductor.list_mode_options(mode or "default"))
-        options |= {"cpp_wrapper": True, "cpp.threads": 1, "guard_filter_fn": _no_guards}
-        options["cpp.enable_floating_point_contract_flag"] = "fast"  # a product and a sum in one instruction
-        self.run = torch.compile(run, fullgraph=True, dynamic=False, options=options)
+        self._options = _inductor_options(mode, block)
+        self.traced = torch.compile(
+            run,
+            backend=self._generate,
+            fullgraph=True,
+            dynamic=False,
+            options={"guard_filter_fn": _no_guards},
+        )
+        self.run: Callable[..., Sequence[Tensor]] = self.traced
         self.weights = m.weights
         self.compiled = False
+        self._generated: Callable[..., Sequence[Tensor]] | None = None
+
+    def _generate(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Sequence[Tensor]]:
+        """Inductor as the backend of Dynamo, whose result is kept, to be called without Dynamo from then on."""
+        self._generated = torch._inductor.compile(graph, inputs, self._options)
+        return self._generated
 
     def __call__(self, params: Tensor, values: Values) -> Values:
         inputs = [values[name] for name in self.inputs]
-        if not self.compiled:
-            # Dynamo takes two inputs that are one tensor now for one input for ever; a guard would tell.
-            inputs = [x.clone() for x in inputs]
-        outputs = self.run(params, *inputs, *self.weights)
+        if self.compiled:
+            return dict(zip(self.outputs, self.run(params, *inputs, *self.weights), strict=True))
+        # Dynamo takes two inputs that are one tensor now for one input for ever; a guard would tell.
+        outputs = self.run(params, *(x.clone() for x in inputs), *self.weights)
         self.compiled = True
+        self.run = self._generated or self.run
         return dict(zip(self.outputs, outputs, strict=True))
+
+
+def _inductor_options(mode: str | None, block: int) -> dict[str, Any]:
+    """How Inductor makes a piece of a block of worlds: by the C++ wrapper, one thread, vectors along the worlds.
+
+    Flags of the C++ compiler stay as they are: with others, headers are precompiled once more, for 6 CPU-seconds.
+    """
+    options = dict(torch._inductor.list_mode_options(mode or "default"))
+    options |= {"cpp_wrapper": True, "cpp.threads": 1}
+    if block % LANES == 0:
+        # Worlds fill vectors, so it always pays to make them; to estimate whether it does takes 3 % of a compilation.
+        options["cpp.enable_tiling_heuristics"] = False
+        # The loop over what is left is generated even where nothing is, which takes 10 % of a compilation.
+        options["cpp.enable_loop_tail_vec"] = False
+    return options
 
 
 def _no_guards(guards: Sequence[Any]) -> list[bool]:
@@ -132,9 +184,12 @@ class _Stepper:
         self.block = block
         self.state = [name for name in layout.STATE if name not in empty]
         self.kept = [name for name in keep if name not in layout.STATE and name not in empty]
+        self.shapes = {name: shape_of(m.topology, layout.FIELDS[name]) for name in (*self.state, *self.kept)}
         self.ready = False
+        self._autoreset = m.autoreset
+        self.changed = changed(m)
         self._inside = functools.partial(InsideModel, m.topology, weights=m.weights)
-        make = functools.partial(_Piece, m=m, mode=mode)
+        make = functools.partial(_Piece, m=m, mode=mode, block=block)
         suspect, bad = (("suspect",), ("bad_qacc",)) if m.autoreset else ((), ())
         if m.integrator == IntegratorType.RK4:
             self._advance = self._runge_kutta
@@ -153,10 +208,11 @@ class _Stepper:
                 slopes = (*slopes, *YIELDING)
             self._of_start = [name for name in self.kept if name in YIELDING] if m.tendons_of_start else []
             slopes = (*slopes, *given)
-            self._forward = make(forward.inside, inputs=self.state, outputs=slopes)
+            self._bad = bad
+            self._forward = make(_checked_forward, inputs=self.state, outputs=(*slopes, *bad))
             self._first, self._last = self._forward, self._forward
             if compared:
-                self._first = make(forward_compared, inputs=self.state, outputs=(*slopes, *compared))
+                self._first = make(_checked_compared, inputs=self.state, outputs=(*slopes, *bad, *compared))
             if after:
                 self._last = make(forward.inside, inputs=self.state, outputs=(*slopes, *after))
             self._stage = make(rk4_stage, inputs=(*carried, "rk_weight", "rk_fraction"), outputs=moved)
@@ -177,30 +233,28 @@ class _Stepper:
         return list(dict.fromkeys(x for x in vars(self).values() if isinstance(x, _Piece)))
 
     def advance(self, params: Tensor, values: Values) -> Values:
-        """One step. Bad worlds are seldom, so no piece resets them: it only notes that there are some."""
-        m = self._inside(params)
-        if not m.autoreset:
-            return self._advance(m, params, values)
-        d = InsideData(values)
-        if ("suspect" not in values or bool(values["suspect"].any())) and has_bad_state(d):
-            values = _contiguous(check_state(m, d))
-        values = self._advance(m, params, values)
-        if bool(values["suspect"].any()):
-            values = _contiguous(replace_bad(m, InsideData(values)))
-        return values
+        """One step. Bad worlds are seldom: only where the pieces note that there are some, they are looked for."""
+        after = self._advance(params, values)
+        if self._autoreset and after["suspect"]:
+            m = self._inside(params)
+            if has_bad_state(InsideData(values)):
+                after = self._advance(params, _contiguous(check_state(m, InsideData(values))))
+            after = _contiguous(replace_bad(m, InsideData(after)))
+        return after
 
-    def _euler(self, m: InsideModel, params: Tensor, values: Values) -> Values:
+    def _euler(self, params: Tensor, values: Values) -> Values:
         return values | self._step(params, values)
 
-    def _runge_kutta(self, m: InsideModel, params: Tensor, values: Values) -> Values:
+    def _runge_kutta(self, params: Tensor, values: Values) -> Values:
         values = values | self._first(params, values)
-        values = check_acc(m, rk4_begin(m, InsideData(values))).fields
+        bad = {name: values[name] for name in self._bad}  # of the start, as in C
+        values = rk4_begin(self._inside(params), InsideData(values)).fields
         *early, last = zip(RK4_WEIGHTS, RK4_FRACTIONS, strict=True)
         for weight, fraction in early:
             values = self._move(params, values, weight, fraction)
             values = values | self._forward(params, values)
         values = self._move(params, values, *last)
-        values = values | self._last(params, values)
+        values = values | self._last(params, values) | bad
         values = values | self._end(params, values)
         return values | {name: values[f"rk_{name}"] for name in self._of_start}
 
@@ -209,8 +263,16 @@ class _Stepper:
         return values | self._stage(params, values | numbers)
 
 
+def _checked_forward(m: InsideModel, d: InsideData) -> InsideData:
+    return check_acc(m, forward.inside(m, d))
+
+
+def _checked_compared(m: InsideModel, d: InsideData) -> InsideData:
+    return check_acc(m, forward_compared(m, d))
+
+
 def _end_step(m: InsideModel, d: InsideData) -> InsideData:
-    return note_bad(m, rk4_end(m, d))
+    return note_bad(m, rk4_end(m, d), d.rk_qpos, d.rk_qvel)
 
 
 def _contiguous(d: InsideData) -> Values:
@@ -225,10 +287,24 @@ class _Pool:
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
         self._size = 0
+        # Never ends: where torch finds no GPU for its CUDA build, tracing points the process at a device guard that
+        # dies with its thread (torch 2.11: the next backward pass then crashes).
+        self._compiler = ThreadPoolExecutor(1, "mujoco_torch_compiler", initializer=_prepare_thread)
+
+    def compile(self, job: Callable[[], None]) -> None:
+        """Run a job that compiles, alone; raises what it raised."""
+        self._compiler.submit(job).result()
 
     def run(self, jobs: Sequence[Callable[[], None]]) -> None:
         """Run all jobs on as many threads as torch would use here; raises what a job raised."""
-        for future in [self._threads(torch.get_num_threads()).submit(job) for job in jobs]:
+        size, queue = torch.get_num_threads(), iter(jobs)
+
+        def work() -> None:
+            for job in queue:  # threads take their jobs from one iterator, each when it is done with the last
+                job()
+
+        threads = self._threads(size)
+        for future in [threads.submit(work) for _ in range(min(size, len(jobs)))]:
             future.result()
 
     def _threads(self, size: int) -> ThreadPoolExecutor:
@@ -259,16 +335,23 @@ class _Worlds:
         self.batch = d.batch_size
         self.nworld = d.batch_size[0] if d.batch_size else 1
         self.block = stepper.block
-        self.inputs = {name: self._checked(d, name) for name in stepper.state}
-        self.outputs = {name: x.new_empty(x.shape) for name, x in self.inputs.items()}
-        for name in stepper.kept:
-            dtype = torch.int32 if layout.FIELDS[name].integer else m.dtype
-            self.outputs[name] = torch.empty((*_inside_shape(m.topology, name), self.nworld), dtype=dtype)
+        self.lone = self.block == self.nworld
+        self.inputs = {name: self._checked(d, name, stepper.shapes[name]) for name in stepper.state}
+        self.names = (*stepper.state, *stepper.kept)
+        self.outputs = {} if self.lone else {name: self._place(name, stepper) for name in self.names}
 
-    def _checked(self, d: Data, name: str) -> Tensor:
-        x, field = read_field(d, name), layout.FIELDS[name]
-        check_fits(name, x, (*self.batch, *shape_of(self.m.topology, field)), field, self.m.params)
+    def _checked(self, d: Data, name: str, shape: tuple[int, ...]) -> Tensor:
+        x = read_field(d, name)
+        check_fits(name, x, (*self.batch, *shape), layout.FIELDS[name], self.m.params)
         return x if self.batch else x.unsqueeze(0)
+
+    def _place(self, name: str, stepper: _Stepper) -> Tensor:
+        """Memory for a result: a state field worlds first, with what most steps leave as it is; others as inside."""
+        if name in self.inputs:
+            x = self.inputs[name]
+            return x.new_empty(x.shape) if name in stepper.changed else _copy(x)
+        dtype = torch.int32 if layout.FIELDS[name].integer else self.m.dtype
+        return torch.empty((*_inside_shape(self.m.topology, name), self.nworld), dtype=dtype)
 
     def blocks(self) -> list[tuple[int, int]]:
         """First world of each block, and the first that no block before has: a ragged last block overlaps another."""
@@ -279,33 +362,61 @@ class _Worlds:
 
     def load(self, start: int) -> Values:
         """State of a block, in the inside layout, contiguous."""
+        worlds = slice(start, start + self.block)
         return {
-            name: layout.to_inside(layout.FIELDS[name], x[start : start + self.block]).contiguous()
+            name: layout.to_inside(layout.FIELDS[name], x if self.lone else x[worlds]).contiguous()
             for name, x in self.inputs.items()
         }
 
-    def store(self, values: Values, start: int, first: int) -> None:
-        """Results of a block, from world `first` on."""
-        for name, target in self.outputs.items():
-            x = values[name][..., first - start :]
-            if name in layout.STATE:
-                target[first : start + self.block] = layout.to_public(layout.FIELDS[name], x)
+    def store(self, values: Values, loaded: Values, start: int, first: int) -> None:
+        """Results of a block, from world `first` on, but for fields of which `_place` made a copy."""
+        for name in self.names:
+            x, field = values[name], layout.FIELDS[name]
+            if x is loaded.get(name):
+                if self.lone:
+                    self.outputs[name] = _copy(self.inputs[name])
+            elif self.lone:
+                self.outputs[name] = _copy(layout.to_public(field, x) if name in loaded else x)
+            elif name in loaded:
+                x = layout.to_public(field, x[..., first - start :])
+                self.outputs[name][first : start + self.block] = x
             else:
-                target[..., first : start + self.block] = x
+                self.outputs[name][..., first : start + self.block] = x[..., first - start :]
 
     def data(self) -> Data:
         """The results as a Data; what was not asked for is marked so."""
-        fields = dict(_not_computed(self.m.topology, self.m.dtype, self.batch))
+        fields = {}
         for name, x in self.outputs.items():
-            public = x if name in layout.STATE else layout.to_public(layout.FIELDS[name], x)
+            public = x if name in self.inputs else layout.to_public(layout.FIELDS[name], x)
             fields[name] = public if self.batch else public.squeeze(0)
-        return new_data({name: fields[name] for name in layout.FIELDS}, self.batch)
+        return replace_fields(_not_computed(self.m.topology, self.m.dtype, self.batch), fields)
+
+
+def _copy(x: Tensor) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 @functools.lru_cache(maxsize=64)
-def _not_computed(topology: Topology, dtype: torch.dtype, batch: torch.Size) -> Values:
+def _not_computed(topology: Topology, dtype: torch.dtype, batch: torch.Size) -> Data:
     """Every field as it is when nobody asked for it. Nobody can write to these, so all calls may share them."""
-    return {name: not_computed(topology, dtype, name, batch) for name in layout.FIELDS}
+    return new_data({name: not_computed(topology, dtype, name, batch) for name in layout.FIELDS}, batch)
+
+
+class _Kept:
+    """What a rollout keeps of every step, ``(nworld, nstep, ...)`` for each field."""
+
+    def __init__(self, m: Model, names: Sequence[str], nworld: int, nstep: int) -> None:
+        self.fields = {name: _kept_field(m, name, (nworld, nstep)) for name in names}
+        self.full = [name for name, x in self.fields.items() if x.numel()]
+
+    def store(self, steps: Sequence[Sequence[Tensor]], begin: int, start: int, first: int) -> None:
+        """The full fields of a block of worlds after steps from number `begin` on, from world `first` on."""
+        for name, values in zip(self.full, zip(*steps, strict=True), strict=True):
+            # Transposed first, which torch does block by block, and then put in place: 10 us a step instead of 18.
+            x = layout.to_public(layout.FIELDS[name], torch.cat(values, -1)).contiguous()
+            x = x.unflatten(0, (len(steps), -1)).transpose(0, 1)
+            worlds = slice(first, start + x.shape[0])
+            self.fields[name][worlds, begin : begin + len(steps)] = x[first - start :]
 
 
 class _Engine:
@@ -337,10 +448,10 @@ class _Engine:
         worlds = _Worlds(m, d, stepper)
 
         def run(start: int, first: int) -> None:
-            values = worlds.load(start)
+            values = loaded = worlds.load(start)
             for _ in range(nsteps):
                 values = stepper.advance(m.params, values)
-            worlds.store(values, start, first)
+            worlds.store(values, loaded, start, first)
 
         return worlds.data() if self._run(stepper, worlds, run) else self.step(m, d, nsteps)
 
@@ -357,23 +468,21 @@ class _Engine:
         worlds = _Worlds(m, d, stepper)
         nstep = controls.shape[-2]
         ctrl = controls.reshape(worlds.nworld, nstep, m.nu)
-        kept = {name: _kept_field(m, name, (worlds.nworld, nstep)) for name in keep}
+        kept = _Kept(m, keep, worlds.nworld, nstep)
 
         def run(start: int, first: int) -> None:
-            values, end = worlds.load(start), start + worlds.block
-            for k in range(nstep):
-                if m.nu:
-                    values["ctrl"] = ctrl[start:end, k].T.contiguous()
-                values = stepper.advance(m.params, values)
-                for name, target in kept.items():
-                    if target.numel():
-                        field = layout.FIELDS[name]
-                        target[first:end, k] = layout.to_public(field, values[name][..., first - start :])
-            worlds.store(values, start, first)
+            values = loaded = worlds.load(start)
+            for begin in range(0, nstep, STEPS_AT_ONCE):
+                steps = []
+                for u in _step_by_step(ctrl[start : start + worlds.block, begin : begin + STEPS_AT_ONCE]):
+                    values = stepper.advance(m.params, values | {"ctrl": u} if m.nu else values)
+                    steps.append([values[name] for name in kept.full])
+                kept.store(steps, begin, start, first)
+            worlds.store(values, loaded, start, first)
 
         if not self._run(stepper, worlds, run):
             return self.rollout(m, d, controls, keep)
-        trajectory = TensorDict(kept, batch_size=(worlds.nworld, nstep))
+        trajectory = TensorDict(kept.fields, batch_size=(worlds.nworld, nstep))
         return worlds.data(), trajectory if d.batch_size else trajectory[0]
 
     def _in_blocks(self, m: Model, d: Data) -> bool:
@@ -429,7 +538,7 @@ class _Engine:
         if not stepper.ready:
             first, *blocks = blocks  # compiles, so no other thread may run meanwhile
             try:
-                _pool.run([functools.partial(run, *first)])
+                _pool.compile(functools.partial(run, *first))
             except torch._dynamo.exc.TorchDynamoException as error:
                 warnings.warn(
                     f"mujoco_torch.compile: no C++ wrapper ({_reason(error)}); "
@@ -446,6 +555,12 @@ class _Engine:
         else:
             _pool.run([functools.partial(run, *block) for block in blocks])
         return True
+
+
+def _step_by_step(controls: Tensor) -> Sequence[Tensor]:
+    """Controls ``(worlds, steps, nu)`` as they are inside, ``[nu, B]`` of each step."""
+    worlds, steps, nu = controls.shape
+    return controls.reshape(worlds, steps * nu).T.contiguous().view(steps, nu, worlds).unbind(0)
 
 
 def _kept_field(m: Model, name: str, batch: tuple[int, int]) -> Tensor:

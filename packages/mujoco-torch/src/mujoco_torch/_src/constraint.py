@@ -74,7 +74,7 @@ def make_constraint(m: InsideModel, d: InsideData) -> InsideData:
     aref = reference - m.row_damping * vel
     if constraints.surface is not None:
         at_rest = vel.new_zeros((m.system.ngiven, vel.shape[-1]))
-        vel = vel + _each_row(m, at_rest, _along_edges(m, constraints.surface))
+        vel = vel + _each_row(m, at_rest, _along_edges(m, m.contact_row @ constraints.surface))
     return d.replace(
         nefc=(D > 0).sum(0, dtype=torch.int32),
         efc_pos=pos,
@@ -88,19 +88,19 @@ def _contact_rows(m: InsideModel, constraints: Constraints) -> Rows:
     """Values of every contact row; of an elliptic cone only the normal has a position, and each axis its own mass."""
     if not m.nconmax:
         return constraints.contact
-    pos, D = (m.contact_row @ x for x in constraints.contact[:2])
-    reference = _along_edges(m, constraints.contact_reference(m))
+    pos, D, _ = constraints.contact
+    rows = m.contact_row @ torch.stack((pos, D, *constraints.contact_reference(m)))
+    pos, D, reference = rows[0], rows[1], _along_edges(m, rows[2:])
     if m.cone == ConeType.PYRAMIDAL:
         return Rows(pos, D, reference)
     return Rows(m.row_edge[0] * pos, m.row_scale * D, reference)
 
 
-def _along_edges(m: InsideModel, axes: Tensor) -> Tensor:
-    """Values ``[rows, B]`` along the edge of each contact row, of values along the first axes of the contacts."""
-    rows = m.contact_row @ axes
-    if len(axes) == 1 and m.cone == ConeType.PYRAMIDAL:
+def _along_edges(m: InsideModel, rows: Tensor) -> Tensor:
+    """Values ``[rows, B]`` along the edge of each contact row, of values along the first axes of its contact."""
+    if len(rows) == 1 and m.cone == ConeType.PYRAMIDAL:
         return rows[0]
-    return (m.row_edge[: len(axes)] * rows).sum(0)
+    return (m.row_edge[: len(rows)] * rows).sum(0)
 
 
 def _each_row(m: InsideModel, given: Tensor, contact: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def _surface_velocity(m: InsideModel, d: InsideData) -> Tensor:
     A surface moves as ``v + w x r`` about the geom's origin, in the geom's frame; the normal part does not count.
     Source: MuJoCo documentation, "XML reference", "geom/surfacevel".
     """
-    pose = torch.cat((d.geom_xpos, d.geom_xmat))
+    pose = d.joined("geom_xpos", "geom_xmat")
     relative = [0.0, 0.0]
     for sign, side in ((1.0, "2"), (-1.0, "1")):
         geom = getattr(m, f"contact_geom{side}") @ pose
@@ -234,24 +234,24 @@ def row_motion(m: InsideModel, d: InsideData, motion: Tensor, joint: Tensor) -> 
         values = d.constraints.given_jac * (m.system.given_col @ joint)
         parts.append(values if m.given_single else m.system.given_sum @ values)
     if m.nconmax:
-        (turn1, move1), (turn2, move2) = (_at_contacts(m, d, motion, side) for side in ("1", "2"))
-        turn, move = turn2 - turn1, move2 - move1
+        turn, move = _relative_motion(m, d, motion)
         along = [Components(d.contact_frame[3 * k : 3 * k + 3]) for k in range(3)]
         axes = [*(dot(axis, move) for axis in along), *(dot(axis, turn) for axis in along)]
-        rows = m.contact_row @ torch.stack(axes[: m.system.axes])
-        parts.append((m.row_edge * rows).sum(0))
+        parts.append(_along_edges(m, m.contact_row @ torch.stack(axes[: m.system.axes])))
     if not parts:
         return joint.new_zeros((0, joint.shape[-1]))
     return torch.cat(parts)
 
 
-def _at_contacts(m: InsideModel, d: InsideData, motion: Tensor, side: str) -> tuple[Components, Components]:
-    """Rotation and translation at the contact points of the first or second bodies."""
-    body, root = getattr(m, f"contact_body{side}"), getattr(m, f"contact_root{side}")
-    moving = body @ motion
-    turn, move = Components(moving[:3]), Components(moving[3:])
-    arm = Components(d.contact_pos - root @ d.subtree_com)
-    return turn, move + cross(turn, arm)
+def _relative_motion(m: InsideModel, d: InsideData, motion: Tensor) -> tuple[Components, Components]:
+    """Rotation and translation at the contact points of the second bodies against the first."""
+    moving, root = m.contact_bodies @ motion, m.once("contact_roots", d.subtree_com)
+    sides = []
+    for part in (slice(0, m.nconmax), slice(m.nconmax, None)):
+        turn, move = Components(moving[:3, part]), Components(moving[3:, part])
+        sides.append((turn, move + cross(turn, Components(d.contact_pos - root[:, part]))))
+    (turn1, move1), (turn2, move2) = sides
+    return turn2 - turn1, move2 - move1
 
 
 def row_jacobian(m: InsideModel, d: InsideData) -> Tensor:

@@ -43,10 +43,11 @@ YIELDING = ("ten_J", "ten_length")
 
 def integrate_pos(m: InsideModel, qpos: Tensor, qvel: Tensor, dt: Tensor) -> Tensor:
     """``qpos`` after moving with ``qvel`` for ``dt`` [s]; quaternions by the exponential map (``mj_integratePos``)."""
-    moved = qpos + dt * (m.qpos_dof @ qvel)
+    rates = m.qpos_rate @ qvel  # of the elements of qpos, then the turns of the quaternions
+    moved = qpos + dt * rates[: m.nq]
     if not m.nquat:
         return moved
-    turn = (m.quat_dof @ qvel).unflatten(0, (3, m.nquat))
+    turn = rates[m.nq :].unflatten(0, (3, m.nquat))
     quat = spatial.integrate_quat(joint_quats(m, qpos), turn, dt)
     return m.qpos_keep * moved + m.quat_qpos.T @ quat.stack().flatten(0, 1)
 
@@ -244,8 +245,8 @@ def _step(m: InsideModel, d: InsideData) -> InsideData:
 
 
 def unchecked_step(m: InsideModel, d: InsideData) -> InsideData:
-    """A step of another integrator than RK4 that resets no world, but notes which are bad."""
-    return note_bad(m, _single_step(m, check_acc(m, forward_compared(m, d))))
+    """A step of another integrator than RK4 that resets no world, but notes whether one is bad."""
+    return note_bad(m, _single_step(m, check_acc(m, forward_compared(m, d))), d.qpos, d.qvel)
 
 
 def _single_step(m: InsideModel, d: InsideData) -> InsideData:

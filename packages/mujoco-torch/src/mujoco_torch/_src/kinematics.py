@@ -1,26 +1,19 @@
 """Poses: joints, bodies, geoms, sites, cameras and lights (``mj_kinematics``, ``mj_camlight``).
 
 Every body has the same number of joint slots; a slot without a joint holds the identity. So all joints are turned into
-transforms at once, composed slot by slot within a body, and the bodies down the tree by pointer jumping in
-``ceil(log2 depth)`` rounds.
+transforms at once, and composed down the tree by one operator.
 """
 
 import torch
 from torch import Tensor
 
 from mujoco_torch._src import spatial
-from mujoco_torch._src.components import Components, join, stacked, where
+from mujoco_torch._src.components import Components, join, where
 from mujoco_torch._src.layout import names
-from mujoco_torch._src.spatial import Stacked, quat_mul, rotate
+from mujoco_torch._src.poses import attached, poses
+from mujoco_torch._src.spatial import Stacked, rotate
 from mujoco_torch._src.stage import public
 from mujoco_torch._src.types import InsideData, InsideModel
-
-# A frame is one stacked quantity [7, n, B]: position, then unit quaternion. So a gather moves both at once.
-
-
-def compose(a: Stacked, b: Stacked) -> Components:
-    """Frames ``b``, given in frames ``a``, in the frame that ``a`` is given in."""
-    return join(a[:3] + rotate(a[3:], b[:3]), quat_mul(a[3:], b[3:]))
 
 
 def joint_quats(m: InsideModel, qpos: Tensor) -> Components:
@@ -30,40 +23,22 @@ def joint_quats(m: InsideModel, qpos: Tensor) -> Components:
 
 def _joint_frames(m: InsideModel, qpos: Tensor) -> Components:
     """The motion of every joint slot as a frame ``[7, nslot * nbody, B]`` relative to the body before it."""
-    q = m.slot_scalar @ qpos - m.slot_qpos0
+    parts = (m.slot_qpos @ qpos).unflatten(0, (-1, m.nslot * m.nbody))
+    q = parts[0] - m.slot_qpos0
     quat = spatial.axis_angle_to_quat(m.slot_axis, q * m.slot_hinge)
     pos = Components(axis * (q * m.slot_slide) for axis in m.slot_axis)
     if m.nquat:
-        quat = m.slot_quat @ joint_quats(m, qpos) + quat * m.slot_noquat
+        quat = where(m.slot_noquat > 0, quat, spatial.normalize(parts[1:5])[0])
     if m.nfree:
-        pos = pos + _free_positions(m, qpos)
+        pos = pos + parts[5:8]
     return join(pos + m.slot_pos - rotate(quat, m.slot_pos), quat)
-
-
-def _free_positions(m: InsideModel, qpos: Tensor) -> Tensor:
-    """Positions ``[3, nslot * nbody, B]`` of the free joints in their slots, zero elsewhere."""
-    return m.slot_free @ (m.free_qpos @ qpos).unflatten(0, (3, m.nfree))
 
 
 def _resting_frames(m: InsideModel, d: InsideData) -> Tensor:
     """Each body relative to its parent before any joint moves it; mocap bodies are where the state says."""
-    frame = m.body_frame.expand(-1, -1, d.qpos.shape[-1])
     if not m.nmocap:
-        return frame
-    return frame + m.body_mocap @ join(d.mocap_pos, spatial.normalize(d.mocap_quat)[0])
-
-
-def _body_frames(m: InsideModel, d: InsideData) -> tuple[Stacked, Tensor]:
-    """Each body relative to its parent, and the frames before each joint slot, in slot-major order."""
-    qpos, frame = d.qpos, _resting_frames(m, d)
-    if not m.nslot:
-        return frame, frame
-    joint = _joint_frames(m, qpos)
-    before = []
-    for slot in range(m.nslot):
-        before.append(frame)
-        frame = compose(frame, joint[:, slot * m.nbody : (slot + 1) * m.nbody])
-    return frame, torch.cat(stacked(before), 1)
+        return m.body_frame
+    return m.body_frame + m.body_mocap @ join(d.mocap_pos, spatial.normalize(d.mocap_quat)[0])
 
 
 @public(
@@ -79,47 +54,19 @@ def kinematics(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: ``qpos`` or the mocap poses do not fit the model.
     """
-    frame, before = _body_frames(m, d)
-    for up in m.body_jumps:
-        frame = compose(up @ frame, frame)
-    pos, quat = frame[:3], spatial.normalize(frame[3:])[0]
-    body = stacked(join(pos, quat))
-
-    xanchor, xaxis = _anchors(m, d.qpos, body, before)
-    geom_xpos, geom_xmat = _attached(m.geom_body, m.geom_frame, body)
-    site_xpos, site_xmat = _attached(m.site_body, m.site_frame, body)
-    return d.replace(
-        xpos=pos,
-        xquat=quat,
-        xmat=spatial.quat_to_mat(quat),
-        xipos=pos + rotate(quat, m.body_ipos),
-        ximat=spatial.quat_to_mat(quat_mul(quat, m.body_iquat)),
-        xanchor=xanchor,
-        xaxis=xaxis,
-        geom_xpos=geom_xpos,
-        geom_xmat=geom_xmat,
-        site_xpos=site_xpos,
-        site_xmat=site_xmat,
+    worlds = d.qpos.shape[-1]
+    motion = _joint_frames(m, d.qpos) if m.nslot else d.qpos.new_zeros((7, 0, worlds))
+    body, axes, things = poses(
+        _resting_frames(m, d),
+        motion,
+        m.joined("slot_pos", "slot_axis", "slot_free"),
+        m.attached_frame,
+        (m.body_parent, m.jnt_slot, m.jnt_parent, m.attached_body),
     )
-
-
-def _anchors(m: InsideModel, qpos: Tensor, body: Tensor, before: Tensor) -> tuple[Stacked, Stacked]:
-    """Anchor and axis of every joint ``[3, njnt, B]``, in the world, just before the joint moves."""
-    if not m.njnt:
-        empty = qpos.new_zeros((3, 0, qpos.shape[-1]))
-        return empty, empty.clone()
-    anchor = before[:3] + rotate(before[3:], m.slot_pos)
-    if m.nfree:  # the anchor of a free joint is the body itself
-        anchor = anchor + _free_positions(m, qpos)
-    local = m.jnt_slot @ join(anchor, rotate(before[3:], m.slot_axis))
-    parent = m.jnt_parent @ body
-    return parent[:3] + rotate(parent[3:], local[:3]), rotate(parent[3:], local[3:])
-
-
-def _attached(of_body: Tensor, local: Tensor, body: Tensor) -> tuple[Components, Components]:
-    """Position and matrix of things fixed to bodies."""
-    frame = compose(of_body @ body, local)
-    return frame[:3], spatial.quat_to_mat(frame[3:])
+    bodies, inertias, geoms, sites = things.split((m.nbody, m.nbody, m.ngeom, m.nsite), 1)
+    d = d.replace_joined(body, "xpos", "xquat").replace_joined(axes, "xanchor", "xaxis")
+    d = d.replace(xmat=bodies[3:]).replace_joined(inertias, "xipos", "ximat")
+    return d.replace_joined(geoms, "geom_xpos", "geom_xmat").replace_joined(sites, "site_xpos", "site_xmat")
 
 
 @public(
@@ -132,40 +79,39 @@ def camlight(m: InsideModel, d: InsideData) -> InsideData:
     Raises:
       StateError: the poses of ``d`` do not fit the model.
     """
-    frames = torch.cat((d.xpos, d.xquat))
-    cam_pos, cam_xmat = _attached(m.cam_body, m.cam_frame, frames)
+    # Rows of the cameras' and the lights' bodies, then of what they look at.
+    rows = (m.ncam, m.nlight, m.ncam, m.nlight)
+    frames = m.view_body @ d.joined("xpos", "xquat")
+    centres = m.view_body @ d.subtree_com if m.cam_moving or m.light_moving else frames[:3]
+    cam, light, cam_target, light_target = frames.split(rows, 1)
+    coms = centres.split(rows, 1)
+    pose = attached(cam, m.cam_frame)
     if m.cam_moving:
         track, trackcom, body, com = m.cam_is.unbind(0)
-        cam_pos = _tracked(m.cam_body, d, m.cam_is, (cam_pos, m.cam_pos0, m.cam_poscom0))
-        cam_xmat = where((track + trackcom) > 0, m.cam_mat0, cam_xmat)
-        look = cam_pos - _target(m.cam_target, d, com)
-        cam_xmat = where((body + com) > 0, _looking_along(look), cam_xmat)
+        pos = _tracked(m.cam_is, (pose[:3], cam[:3] + m.cam_pos0, coms[0] + m.cam_poscom0))
+        mat = where((track + trackcom) > 0, m.cam_mat0, pose[3:])
+        if m.cam_looking:
+            target = torch.where(com > 0, coms[2], cam_target[:3])
+            mat = where((body + com) > 0, _looking_along(pos - target), mat)
+        pose = join(pos, mat)
 
-    carrier = m.light_body @ frames
-    light_pos = carrier[:3] + rotate(carrier[3:], m.light_pos)
-    light_dir = rotate(carrier[3:], m.light_dir)
+    pos = light[:3] + rotate(light[3:], m.light_pos)
+    direction = rotate(light[3:], m.light_dir)
     if m.light_moving:
         track, trackcom, body, com = m.light_is.unbind(0)
-        light_pos = _tracked(m.light_body, d, m.light_is, (light_pos, m.light_pos0, m.light_poscom0))
-        light_dir = where((track + trackcom) > 0, m.light_dir0, light_dir)
-        light_dir = where((body + com) > 0, _target(m.light_target, d, com) - light_pos, light_dir)
-    return d.replace(
-        cam_xpos=cam_pos, cam_xmat=cam_xmat, light_xpos=light_pos, light_xdir=spatial.normalize(light_dir)[0]
-    )
+        pos = _tracked(m.light_is, (pos, light[:3] + m.light_pos0, coms[1] + m.light_poscom0))
+        direction = where((track + trackcom) > 0, m.light_dir0, direction)
+        if m.light_looking:
+            target = torch.where(com > 0, coms[3], light_target[:3])
+            direction = where((body + com) > 0, target - pos, direction)
+    d = d.replace_joined(pose, "cam_xpos", "cam_xmat")
+    return d.replace_joined(join(pos, spatial.normalize(direction)[0]), "light_xpos", "light_xdir")
 
 
-def _tracked(
-    of_body: Tensor, d: InsideData, modes: Tensor, positions: tuple[Stacked, Tensor, Tensor]
-) -> Components:
-    """Positions with those in a tracking mode moved along with the body, or with its subtree's centre of mass."""
-    fixed, pos0, poscom0 = positions
-    pos = where(modes[0] > 0, of_body @ d.xpos + pos0, fixed)
-    return where(modes[1] > 0, of_body @ d.subtree_com + poscom0, pos)
-
-
-def _target(of_target: Tensor, d: InsideData, com: Tensor) -> Tensor:
-    """The point looked at: a body's frame, or the centre of mass of its subtree."""
-    return torch.where(com > 0, of_target @ d.subtree_com, of_target @ d.xpos)
+def _tracked(modes: Tensor, positions: tuple[Stacked, Tensor, Tensor]) -> Components:
+    """Positions: fixed to the body; of those in a tracking mode moved along with it, or with its subtree's centre."""
+    fixed, with_body, with_com = positions
+    return where(modes[1] > 0, with_com, where(modes[0] > 0, with_body, fixed))
 
 
 def _looking_along(back: Stacked) -> Components:

@@ -112,6 +112,12 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
+def components(name: str) -> int:
+    """Number of components ``k`` of a field that is stored as ``[k, n, B]``."""
+    field = FIELDS[name]
+    return 9 if field.kind == "matrix" else int(field.shape[1])
+
+
 def to_inside(field: Field, x: Tensor) -> Tensor:
     """Public tensor ``(nworld, ...)`` of a field, in the inside layout (a view)."""
     if field.kind == "vector":

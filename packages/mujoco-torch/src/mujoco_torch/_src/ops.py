@@ -68,6 +68,47 @@ def _on_cuda(name: str, reference: Callable, module: str | None) -> Callable:
     return lambda *args: kernel()(*args)
 
 
+def fused(
+    operator: Callable,
+    reference: Callable,
+    tensors: int,
+    shared: Sequence[int],
+    named: Callable[[int], object],
+) -> Callable:
+    """An operator that is one on a CPU only: elsewhere its reference is traced, and the compiler fuses it.
+
+    Arguments are some tensors, then keys of what ``named`` finds. The gradient is that of the reference.
+    """
+
+    def forward(*args):
+        return operator(*args)
+
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[:tensors])
+        ctx.keys = inputs[tensors:]
+        ctx.named = [
+            named(key) for key in ctx.keys
+        ]  # so that it lives as long as the gradient may be asked for
+
+    def backward(ctx, *grads):
+        pull = torch.func.vjp(lambda *x: reference(*x, *ctx.keys), *ctx.saved_tensors)[1]
+        return *pull(grads), *(None for _ in ctx.keys)
+
+    def vmap(info, in_dims, *args):
+        return vmapped(on_cpu, shared, info.batch_size, in_dims, args)
+
+    rules = dict(forward=forward, setup_context=setup_context, backward=backward, vmap=vmap)
+    function = type(
+        "Fused", (torch.autograd.Function,), {key: staticmethod(rule) for key, rule in rules.items()}
+    )
+    on_cpu = differentiable(function, operator)
+
+    def call(*args):
+        return (on_cpu if args[0].device.type == "cpu" else reference)(*args)
+
+    return call
+
+
 def prepare() -> None:
     """Give every operator its implementation on a CPU: the kernel, or the reference where there is none."""
     global _ready

@@ -71,6 +71,18 @@ class Pattern:
         """The transposed matrix."""
         return Pattern([(j, i, x) for i, j, x in self.entries], self.shape[::-1])
 
+    @cached_property
+    def jumps(self) -> tuple["Pattern", ...]:
+        """Of a pattern that picks each item's parent, a root itself: that, the parent's parent, and so on by doubling.
+
+        Pointer jumping: after round r an item is joined with its 2**r nearest ancestors.
+        """
+        jumps, up = [], [j for _, j, _ in self.entries]
+        while any(up):
+            jumps.append(Pattern([(i, j, 1) for i, j in enumerate(up)], self.shape))
+            up = [up[j] for j in up]
+        return tuple(jumps)
+
     def dense(self, like: Tensor) -> Tensor:
         """The matrix itself, with dtype and device of another tensor."""
         matrix = np.zeros(self.shape)
@@ -109,7 +121,12 @@ def _fake(x: Tensor, key: int) -> Tensor:
     return x.new_empty((*x.shape[:-2], Pattern.of(key).shape[0], x.shape[-1]))
 
 
-_operator = ops.define("combine(Tensor x, int pattern) -> Tensor", _reference, _fake)
+_operator = ops.define(
+    "combine(Tensor x, int pattern) -> Tensor",
+    _reference,
+    _fake,
+    cuda="mujoco_torch._src.solver.triton_kernels",
+)
 
 
 class _Combine(torch.autograd.Function):

@@ -23,7 +23,7 @@ def check_state(m: InsideModel, d: InsideData) -> InsideData:
     bad_qpos = _bad(d.qpos)
     bad_qvel = _bad(d.qvel) & ~bad_qpos  # C looks at the velocity after a reset for the position
     d = _select(m, d, bad_qpos | bad_qvel, "initial")
-    return _count(d, {WarningType.BADQPOS: bad_qpos, WarningType.BADQVEL: bad_qvel})
+    return _count(m, d, {WarningType.BADQPOS: bad_qpos, WarningType.BADQVEL: bad_qvel})
 
 
 def has_bad_state(d: InsideData) -> bool:
@@ -36,9 +36,9 @@ def check_acc(m: InsideModel, d: InsideData) -> InsideData:
     return d.replace(bad_qacc=_bad(d.qacc)) if m.autoreset else d
 
 
-def note_bad(m: InsideModel, d: InsideData) -> InsideData:
-    """Note, at the end of a step, which worlds ``replace_bad`` or the next ``check_state`` has to reset."""
-    return d.replace(suspect=d.bad_qacc | _bad(d.qpos) | _bad(d.qvel)) if m.autoreset else d
+def note_bad(m: InsideModel, d: InsideData, qpos: Tensor, qvel: Tensor) -> InsideData:
+    """Note, at the end of a step from a position and velocity, whether any world has to be reset."""
+    return d.replace(suspect=(d.bad_qacc | _bad(qpos) | _bad(qvel)).any()) if m.autoreset else d
 
 
 def replace_bad(m: InsideModel, d: InsideData, stepped: str = "stepped") -> InsideData:
@@ -46,7 +46,7 @@ def replace_bad(m: InsideModel, d: InsideData, stepped: str = "stepped") -> Insi
     if not m.autoreset:
         return d
     d = _select(m, d, d.bad_qacc, stepped)
-    return _count(d, {WarningType.BADQACC: d.bad_qacc})
+    return _count(m, d, {WarningType.BADQACC: d.bad_qacc})
 
 
 def _bad(x: Tensor) -> Tensor:
@@ -69,10 +69,11 @@ def _select(m: InsideModel, d: InsideData, bad: Tensor, source: str) -> InsideDa
     return d.replace(**fields)
 
 
-def _count(d: InsideData, found: dict[WarningType, Tensor]) -> InsideData:
-    none = torch.zeros_like(d.warning[0])
-    counts = [found[kind].to(none.dtype) if kind in found else none for kind in WarningType]
-    return d.replace(warning=d.warning + torch.stack(counts))
+def _count(m: InsideModel, d: InsideData, found: dict[WarningType, Tensor]) -> InsideData:
+    warning = d.warning
+    for kind, bad in found.items():
+        warning = warning + ((m.warning_kind == kind) & bad)
+    return d.replace(warning=warning)
 
 
 def reset_data(m: Model, d: Data, mask: Tensor | None = None, keyframe: int | Tensor | None = None) -> Data:

@@ -35,14 +35,20 @@ def cross(a: Stacked, b: Stacked) -> Components:
     return Components((ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx))
 
 
-def safe_norm(a: Stacked) -> tuple[Tensor, Tensor]:
-    """Length over the component axis, and where it is not zero.
+def _positive_norm(a: Stacked) -> tuple[Tensor, Tensor]:
+    """Length over the component axis, 1 where it is zero, and where it is not.
 
     The square root never sees zero, so its gradient is finite: zero at a zero vector.
     """
     square = dot(a, a)
     nonzero = square > MINVAL * MINVAL
-    return torch.where(nonzero, torch.where(nonzero, square, 1.0).sqrt(), 0.0), nonzero
+    return torch.where(nonzero, square, 1.0).sqrt(), nonzero
+
+
+def safe_norm(a: Stacked) -> tuple[Tensor, Tensor]:
+    """Length over the component axis, and where it is not zero; its gradient at a zero vector is zero."""
+    length, nonzero = _positive_norm(a)
+    return torch.where(nonzero, length, 0.0), nonzero
 
 
 def norm(a: Stacked) -> Tensor:
@@ -52,10 +58,10 @@ def norm(a: Stacked) -> Tensor:
 
 def normalize(a: Stacked) -> tuple[Components, Tensor]:
     """Unit vector and length; a zero vector becomes the first basis vector, as in ``mju_normalize``."""
-    length, nonzero = safe_norm(a)
-    scale = torch.where(nonzero, 1.0 / torch.where(nonzero, length, 1.0), 0.0)
+    length, nonzero = _positive_norm(a)
+    scale = torch.where(nonzero, length.reciprocal(), 0.0)
     first = torch.where(nonzero, a[0] * scale, 1.0)
-    return join((first,), a[1:] * scale), length
+    return join((first,), a[1:] * scale), torch.where(nonzero, length, 0.0)
 
 
 def quat_mul(p: Stacked, q: Stacked) -> Components:
@@ -75,26 +81,23 @@ def quat_mul(p: Stacked, q: Stacked) -> Components:
 def rotate(q: Stacked, v: Stacked) -> Components:
     """Vector ``v`` rotated by the unit quaternion ``q``."""
     w, axis = q[0], q[1:]
-    t = 2.0 * cross(axis, v)
-    return v + w * t + cross(axis, t)
+    # Sums, not products with 2.0, here and below: a constant costs the compiler more than an operation does.
+    return v + cross(axis + axis, w * v + cross(axis, v))
 
 
 def quat_to_mat(q: Stacked) -> Components:
     """Rotation matrix ``[9, ...]`` of a unit quaternion ``[4, ...]``."""
     w, x, y, z = q
+    ww, xx, yy, zz = w * w, x * x, y * y, z * z
+    w2, x2 = w + w, x + x
+    xy, xz, yz, wx, wy, wz = x2 * y, x2 * z, (y + y) * z, w2 * x, w2 * y, w2 * z
     return Components(
         (
-            w * w + x * x - y * y - z * z,
-            2.0 * (x * y - w * z),
-            2.0 * (x * z + w * y),
-            2.0 * (x * y + w * z),
-            w * w - x * x + y * y - z * z,
-            2.0 * (y * z - w * x),
-            2.0 * (x * z - w * y),
-            2.0 * (y * z + w * x),
-            w * w - x * x - y * y + z * z,
+            ww + xx - yy - zz, xy - wz, xz + wy,
+            xy + wz, ww - xx + yy - zz, yz - wx,
+            xz - wy, yz + wx, ww - xx - yy + zz,
         )
-    )
+    )  # fmt: skip
 
 
 def axis_angle_to_quat(axis: Stacked, angle: Tensor) -> Components:

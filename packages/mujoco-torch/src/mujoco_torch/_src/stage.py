@@ -57,7 +57,7 @@ def public(
                 name: _enter(topology, name, given.get(name), batched, inputs[0], params) for name in reads
             }
             d = fn(InsideModel(topology, params, weights), InsideData(fields))
-            return tuple([_leave(name, getattr(d, name), batched) for name in writes])
+            return _leave(topology, {name: getattr(d, name) for name in writes}, batched)
 
         @torch.compiler.allow_in_graph
         def core(digest: str, batched: bool, params: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -137,14 +137,17 @@ def _nonempty(topology: Topology, names: tuple[str, ...]) -> list[str]:
 def _enter(
     topology: Topology, name: str, x: Tensor | None, batched: bool, like: Tensor, params: Tensor
 ) -> Tensor:
-    """Inside tensor of a field; one that has no elements in this model is made here, not taken from the user."""
+    """Inside tensor of a field, contiguous, so that no operator copies it.
+
+    One that has no elements in this model is made here, not taken from the user.
+    """
     field = layout.FIELDS[name]
     shape = shape_of(topology, field)
     batch = like.shape[:1] if batched else ()
     if x is None:
         x = params.new_zeros((*batch, *shape), dtype=torch.int32 if field.integer else None)
     check_fits(name, x, (*batch, *shape), field, params)
-    return layout.to_inside(field, x if batched else x.unsqueeze(0))
+    return layout.to_inside(field, x if batched else x.unsqueeze(0)).contiguous()
 
 
 def check_fits(name: str, x: Tensor, shape: tuple[int, ...], field: layout.Field, params: Tensor) -> None:
@@ -161,8 +164,17 @@ def check_fits(name: str, x: Tensor, shape: tuple[int, ...], field: layout.Field
         )
 
 
-def _leave(name: str, x: Tensor, batched: bool) -> Tensor:
-    x = layout.to_public(layout.FIELDS[name], x)
-    if name in layout.STATE:
-        x = x.clone(memory_format=torch.contiguous_format)
-    return x if batched else x.squeeze(0)
+def _leave(topology: Topology, fields: dict[str, Tensor], batched: bool) -> tuple[Tensor, ...]:
+    """Public tensors of the fields; those without elements are one and the same if they look the same."""
+    empty, made = topology.empty_fields.split(), {}
+    outputs = []
+    for name, x in fields.items():
+        field = layout.FIELDS[name]
+        public = layout.to_public(field, x)
+        if name in empty:
+            kind = public.shape, public.dtype
+            public = made.setdefault(kind, public.new_zeros(public.shape))
+        elif name in layout.STATE:
+            public = public.clone(memory_format=torch.contiguous_format)
+        outputs.append(public if batched else public.squeeze(0))
+    return tuple(outputs)

@@ -14,7 +14,7 @@ from mujoco_torch._src.types import Data, InsideData, InsideModel, Model
 def xfrc_accumulate_inside(m: InsideModel, d: InsideData) -> Tensor:
     """Generalized force ``[nv, B]`` of ``xfrc_applied``: wrenches moved to the tree's centre of mass, then summed."""
     force, torque = d.xfrc_applied[:3], d.xfrc_applied[3:]
-    offset = d.xipos - m.body_root @ d.subtree_com
+    offset = d.xipos - m.once("body_root", d.subtree_com)
     wrench = join(torque + cross(offset, force), force)
     # A body's wrench acts on every dof that moves it.
     return (d.cdof * (m.body_dof.T @ wrench)).sum(0)

@@ -70,7 +70,7 @@ class Topology:
 
     def prepare(self, like: torch.Tensor) -> None:
         """Make the constants that the patterns need on the device of a tensor, with its dtype."""
-        for value in (*self.__dict__.values(), *self.body_jumps, *self.system.patterns):
+        for value in (*self.__dict__.values(), *self.body_parent.jumps, *self.system.patterns):
             if isinstance(value, Pattern):
                 value.constant(like)
                 value.T.constant(like)

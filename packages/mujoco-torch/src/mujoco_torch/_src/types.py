@@ -1,9 +1,10 @@
 """Model and Data as a user holds them, and the records a stage works on."""
 
+import math
 from typing import Any
 
 import torch
-from tensordict import TensorClass, TensorDict
+from tensordict import TensorClass, TensorDict, is_tensorclass
 from torch import Tensor
 
 from mujoco_torch._src import layout
@@ -63,6 +64,26 @@ class InsideModel:
         self._topology = topology
         self._params = params
         self._weights = weights
+        self._products: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+
+    def once(self, name: str, x: Tensor) -> Tensor:
+        """The product of a pattern of the model with a tensor, made once in a stage for the same tensor."""
+        key = name, id(x)
+        if key not in self._products:
+            self._products[key] = getattr(self, name) @ x, x  # x lives on, so that its id names nothing else
+        return self._products[key][0]
+
+    def joined(self, *names: str) -> Tensor:
+        """Arrays of the same items, which ``put_model`` has laid one after the other, as one ``[k, n, 1]``."""
+        places = [self._topology.layout[name] for name in names]
+        start, components = places[0][0], 0
+        stop = start
+        for first, shape in places:
+            if first != stop:
+                raise ValueError(f"the arrays {names} do not lie one after the other")
+            stop += math.prod(shape)
+            components += math.prod(shape[:-2])
+        return self._params[start:stop].view(components, *places[0][1][-2:])
 
     def __getattr__(self, name: str) -> Any:
         place = self._topology.layout.get(name)
@@ -72,20 +93,19 @@ class InsideModel:
             except AttributeError:
                 raise AttributeError(f"Model has no attribute {name!r}") from None
         start, shape = place
-        size = 1
-        for n in shape:
-            size *= n
-        return self._params[start : start + size].view(shape)
+        return self._params[start : start + math.prod(shape)].view(shape)
 
 
 class InsideData:
     """The state of the worlds as a stage sees it: fields in the inside layout, replaced, never written to.
 
-    Beside the fields of Data it may carry values that only later stages of the same step need.
+    Beside the fields of Data it may carry values that only later stages of the same step need. Fields of the same items
+    may be parts of one tensor.
     """
 
-    def __init__(self, fields: dict[str, Any]) -> None:
+    def __init__(self, fields: dict[str, Any], places: dict[str, tuple[Tensor, int]] | None = None) -> None:
         self.fields = fields
+        self._places = places or {}
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -95,7 +115,33 @@ class InsideData:
 
     def replace(self, **fields: Any) -> "InsideData":
         """The same record with some fields new."""
-        return InsideData({**self.fields, **{name: _whole(x) for name, x in fields.items()}})
+        places = {name: place for name, place in self._places.items() if name not in fields}
+        return InsideData({**self.fields, **{name: _whole(x) for name, x in fields.items()}}, places)
+
+    def replace_joined(self, whole: Tensor | Components, *names: str) -> "InsideData":
+        """The same record with some fields new: the components of one tensor, one field after the other."""
+        whole, places, fields, start = _whole(whole), {}, {}, 0
+        for name in names:
+            places[name] = whole, start
+            stop = start + layout.components(name)
+            fields[name] = whole[start:stop]
+            start = stop
+        d = self.replace(**fields)
+        return InsideData(d.fields, {**d._places, **places})
+
+    def joined(self, *names: str) -> Tensor:
+        """Fields of the same items in one tensor, one after the other; made anew unless they already lie so."""
+        if names[0] in self._places:
+            whole, first = self._places[names[0]]
+            stop = first
+            for name in names:
+                place = self._places.get(name)
+                if place is None or place[0] is not whole or place[1] != stop:
+                    break
+                stop += layout.components(name)
+            else:
+                return whole[first:stop]
+        return torch.cat([self.fields[name] for name in names])
 
 
 def _whole(x: Any) -> Any:
@@ -103,7 +149,40 @@ def _whole(x: Any) -> Any:
     return x.stack() if isinstance(x, Components) else x
 
 
-class Contact(TensorClass["tensor_only"]):
+# tensordict 0.14 guards a frame that makes a Data on how many classes it has met, in whatever call. So that a step does
+# not compile again after the first index or clone, it meets those of ordinary calls now.
+for _class in (
+    Tensor,
+    TensorDict,
+    dict,
+    list,
+    tuple,
+    int,
+    float,
+    bool,
+    str,
+    torch.Size,
+    torch.dtype,
+    torch.device,
+):
+    is_tensorclass(_class)
+
+
+class _Worlds:
+    """What ``TensorClass`` does itself from tensordict 0.15 on; 0.14 knows the method ``where`` only."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func is torch.where and len(args) == 3 and isinstance(args[1], cls):
+            condition, chosen, other = args
+            return chosen.where(condition, other)
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.clone()
+
+
+class Contact(_Worlds, TensorClass["tensor_only"]):
     """Contact slots of every world, in MuJoCo C's order; ``m.contact_geom`` names the geoms of each slot.
 
     A slot holds a contact of ``mj_collision`` where ``dist`` is finite and inf where C lists none. An adhesive contact
@@ -118,7 +197,7 @@ class Contact(TensorClass["tensor_only"]):
     """rows: normal from the first geom to the second, two tangents; world frame, ``(nworld, nconmax, 3, 3)``"""
 
 
-class Data(TensorClass["tensor_only"]):
+class Data(_Worlds, TensorClass["tensor_only"]):
     """State of ``nworld`` worlds and all that ``forward`` computes from it, named and ordered as ``mjData``.
 
     Batch size ``()`` (one world) or ``(nworld,)``. Worlds come first, then the shape MuJoCo gives, except that rotation

@@ -31,16 +31,21 @@ ROUNDING_STEPS = 4.0  # shorter than this many rounding steps of the dtype, a pr
 
 
 class Contacts(NamedTuple):
-    """Contacts of ``n`` pairs in ``k`` slots each; active slots come first, in C's order."""
+    """Contacts of ``n`` pairs in ``k`` slots each; active slots come first, in C's order.
 
-    dist: Tensor
-    """distance of the surfaces [m], negative in penetration, ``[k, n, B]``"""
-    pos: Components
-    """midpoint between the surfaces [m], world frame, ``[3, k, n, B]``"""
-    frame: Components
-    """rows normal, tangent 1, tangent 2, world frame, ``[9, k, n, B]``"""
-    active: Tensor
-    """whether MuJoCo would list the contact, bool, ``[k, n, B]``"""
+    The components stay apart: ``collision`` puts those of all kinds of pairs into one tensor.
+    """
+
+    dist: tuple[Tensor, ...]
+    """distance of the surfaces [m], negative in penetration, ``[n, B]``, of each slot"""
+    pos: tuple[Stacked, ...]
+    """midpoint between the surfaces [m], world frame, ``[3, n, B]``, of each slot"""
+    normal: tuple[Stacked, ...]
+    """unit normal, world frame, ``[3, n, B]``, of each slot; of the kinds in ``ONE_FRAME`` one for all slots"""
+    active: tuple[Tensor, ...]
+    """whether MuJoCo would list the contact, bool, ``[n, B]``, of each slot"""
+    hint: Stacked | None = None
+    """unit vector along which the first tangent goes, of the kinds in ``ONE_FRAME``"""
 
 
 class _Touch(NamedTuple):
@@ -62,23 +67,14 @@ def _least_length(vector: Stacked) -> float:
     return max(MINVAL, ROUNDING_STEPS * torch.finfo(vector[0].dtype).eps)
 
 
-def _frame(normal: Stacked) -> Components:
-    """Contact frame ``[9, ...]`` of a unit normal ``[3, ...]`` (``mju_makeFrame``).
-
-    The first tangent is the world's y axis, or z where the normal is within 60 degrees of y, made orthogonal.
-    """
-    off_y = normal[1].abs() < 0.5
-    use_y = off_y.to(normal[0].dtype)
-    component = torch.where(off_y, normal[1], normal[2])
-    tangent = Components(
-        (-normal[0] * component, use_y - normal[1] * component, 1.0 - use_y - normal[2] * component)
-    )
-    tangent = tangent / (1.0 - component * component).sqrt()
-    return join(normal, tangent, cross(normal, tangent))
+def default_hint(normal: Stacked) -> Components:
+    """Where the first tangent goes if nothing tells: the world's y axis, or z near y (``mju_makeFrame``)."""
+    use_y = (normal[1].abs() < 0.5).to(normal[1].dtype)
+    return Components((torch.zeros_like(use_y), use_y, 1.0 - use_y))
 
 
-def _frame_along(normal: Stacked, hint: Stacked) -> Components:
-    """Contact frame ``[9, ...]`` whose first tangent is the unit vector ``hint`` made orthogonal.
+def frame_along(normal: Stacked, hint: Stacked) -> Components:
+    """Contact frame ``[9, ...]`` of a unit normal; the first tangent is the unit vector ``hint`` made orthogonal.
 
     Where they are parallel the first tangent is the world's x axis, whatever the normal, as in C.
     """
@@ -93,22 +89,20 @@ def _frame_along(normal: Stacked, hint: Stacked) -> Components:
 
 def _single(touch: _Touch) -> Contacts:
     """One slot per pair."""
-    frame = _frame(touch.normal)
-    return Contacts(touch.dist[None], join(touch.pos)[:, None], frame[:, None], touch.active[None])
+    return Contacts((touch.dist,), (touch.pos,), (touch.normal,), (touch.active,))
 
 
-def _packed(first: _Touch, second: _Touch) -> tuple[Tensor, Components, Components, Tensor]:
-    """Two candidates per pair in two slots: ``dist, pos, normal, active``; a lone second one moves up."""
+def _packed(first: _Touch, second: _Touch) -> Contacts:
+    """Two candidates per pair in two slots; a lone second one moves up."""
 
-    def pack(a: Tensor, b: Tensor) -> Tensor:
-        a, b, active = torch.broadcast_tensors(a, b, first.active)
-        return torch.stack((torch.where(active, a, b), b))
+    def pick(a: Stacked, b: Stacked) -> Components:
+        return Components(torch.where(first.active, x, y) for x, y in zip(a, b, strict=True))
 
-    return (
-        pack(first.dist, second.dist),
-        Components(map(pack, first.pos, second.pos)),
-        Components(map(pack, first.normal, second.normal)),
-        torch.stack((first.active | second.active, first.active & second.active)),
+    return Contacts(
+        (torch.where(first.active, first.dist, second.dist), second.dist),
+        (pick(first.pos, second.pos), second.pos),
+        (pick(first.normal, second.normal), second.normal),
+        (first.active | second.active, first.active & second.active),
     )
 
 
@@ -169,8 +163,7 @@ def plane_capsule(
     segment = axis * size2[1]
     upper = _plane_touch(pos1, normal, pos2 + segment, size2[0], margin)
     lower = _plane_touch(pos1, normal, pos2 - segment, size2[0], margin)
-    dist, pos, _, active = _packed(upper, lower)
-    return Contacts(dist, pos, _frame_along(normal, axis)[:, None], active)
+    return _packed(upper, lower)._replace(normal=(normal,), hint=axis)
 
 
 def sphere_sphere(
@@ -223,8 +216,7 @@ def capsule_capsule(
         _sphere_touch(lower1 + span1 * s, axis1, size1[0], lower2 + span2 * t, axis2, size2[0], margin)
         for s, t in weights
     )
-    dist, pos, normal, active = _packed(first, second._replace(active=second.active & twice))
-    return Contacts(dist, pos, _frame(normal), active)
+    return _packed(first, second._replace(active=second.active & twice))
 
 
 def _segment(center: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
@@ -275,3 +267,6 @@ COLLIDERS: dict[tuple[int, int], Collider] = {
     (GeomType.CAPSULE, GeomType.CAPSULE): capsule_capsule,
 }
 """Collider of each supported pair of geom types (smaller type first)."""
+
+ONE_FRAME = frozenset({(GeomType.PLANE, GeomType.CAPSULE)})
+"""Kinds of pairs whose contacts have one frame: the plane's normal, the first tangent along the capsule."""

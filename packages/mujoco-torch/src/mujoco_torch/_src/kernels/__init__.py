@@ -224,7 +224,6 @@ class _System(ctypes.Structure):
         "dof_bodyid",
         "given_start",
         "given_dof",
-        "row_axis",
         "contact_row",
         "side_start",
         "side_root",

@@ -1,7 +1,7 @@
 // Constraint rows made where they are in use: from the values of given rows, and from contact frames and motion axes.
 //
 // Worlds seldom use the same rows (humanoid lying about: 12 of 196 a world, 63 in some of eight worlds), so each world
-// fills the slots of its group with its own, 22 there. The solve took a sixth longer with one row in a slot.
+// fills the pieces of its group with its own constraints. The solve took a sixth longer with one row in a slot.
 
 #pragma once
 
@@ -27,260 +27,296 @@ struct Factors {
     const int64_t contact = constraint - system->ngiven;
     return contact < 0 ? given_weight + constraint * worlds : contact_weight + contact * worlds;
   }
-  const T* reference(int64_t constraint) const {
-    const int64_t contact = constraint - system->ngiven;
-    return contact < 0 ? given_reference + constraint * worlds : contact_reference + contact * worlds;
-  }
 };
 
-constexpr size_t kAhead = 8;   // constraints whose weights are asked for in advance
+constexpr size_t kAhead = 8;  // constraints whose weights are asked for in advance
 
-// J of a given row of the world `world`, into its lane of a slot.
+// The bounds of a given row's residual, as System::general() needs them.
 template <class T>
-void pack_given(const Factors<T>& f, int64_t row, int64_t world, int lane, Vec<T>* slot) {
-  const System& s = *f.system;
-  for (int64_t e = s.given_start[row]; e < s.given_start[row + 1]; ++e) {
-    slot[s.given_dof[e]][lane] = f.given[f.fixed_given ? e : e * f.worlds + world];
-  }
-}
-
-// Scratch for the contacts of a group: the motion axes of each world (6 x stride, dofs side by side, so that a contact's
-// rows are made for many dofs at once), and those rows (kMaxAxes x stride).
-template <class T>
-struct Arms {
-  T *cdof, *power;
-  int64_t stride;
-};
-
-// J of all rows of a contact, into the lane's slots from the one at `slot` on. A row is the normal, plus or minus friction
-// times one more axis; of a cone, an axis times its friction.
-template <class T>
-void pack_contact(const Factors<T>& f, int64_t contact, int64_t world, int lane, const Arms<T>& arms, Vec<T>* slot,
-                  size_t step) {
-  const System& s = *f.system;
-  const int64_t stride = arms.stride;
-  const T* __restrict cdof = arms.cdof + lane * 6 * stride;
-  T pos[3], frame[9], edge[2 * kMaxAxes];
-  for (int k = 0; k < 3; ++k) pos[k] = f.pos[(k * s.contacts + contact) * f.worlds + world];
-  for (int k = 0; k < 9; ++k) frame[k] = f.frame[(k * s.contacts + contact) * f.worlds + world];
-  const int64_t first = s.contact_row[contact], count = s.contact_row[contact + 1] - first;
-  const int64_t* axis = s.row_axis.data() + first;
-  for (int64_t r = 0; r < count; ++r) edge[r] = axis[r] ? f.edge[axis[r] * s.rows + first + r] : T(0);
-  const bool cone = s.is_cone(s.ngiven + contact);
-  const int axes = int(count == 1 || cone ? count : count / 2 + 1);
-  for (int64_t side = s.side_start[contact]; side < s.side_start[contact + 1]; ++side) {
-    T arm[3];
-    for (int k = 0; k < 3; ++k) arm[k] = pos[k] - f.com[(k * s.nbody + s.side_root[side]) * f.worlds + world];
-    for (int a = 0; a < axes; ++a) {
-      const T* along = frame + 3 * (a % 3);
-      T w[6] = {along[0], along[1], along[2], 0, 0, 0};  // a torque
-      if (a < 3) {                                       // a force
-        w[0] = arm[1] * along[2] - arm[2] * along[1];
-        w[1] = arm[2] * along[0] - arm[0] * along[2];
-        w[2] = arm[0] * along[1] - arm[1] * along[0];
-        for (int k = 0; k < 3; ++k) w[3 + k] = along[k];
-      }
-      T* __restrict power = arms.power + a * stride;
-      for (int64_t j = 0; j < stride; ++j) {
-        const T rotation = w[0] * cdof[j] + w[1] * cdof[stride + j] + w[2] * cdof[2 * stride + j];
-        power[j] = rotation + w[3] * cdof[3 * stride + j] + w[4] * cdof[4 * stride + j] + w[5] * cdof[5 * stride + j];
-      }
-    }
-    for (int64_t e = s.column_start[side]; e < s.column_start[side + 1]; ++e) {
-      const Column column = s.columns[size_t(e)];
-      const T* power = arms.power + column.dof;
-      if (cone) {
-        for (int64_t r = 0; r < count; ++r) {
-          const T friction = f.friction[r * s.contacts + contact];
-          slot[size_t(r) * step + size_t(column.dof)][lane] += column.sign * friction * power[r * stride];
-        }
-        continue;
-      }
-      for (int64_t r = 0; r < count; ++r) {
-        slot[size_t(r) * step + size_t(column.dof)][lane] += column.sign * (power[0] + edge[r] * power[axis[r] * stride]);
-      }
-    }
-  }
-}
-
-// The motion axes of each world of a group, dofs side by side.
-template <class T>
-void pack_cdof(const Factors<T>& f, int64_t world, int count, const Arms<T>& arms) {
-  const int64_t nv = f.system->nv;
-  for (int k = 0; k < 6; ++k) {
-    for (int64_t j = 0; j < nv; ++j) {
-      const T* source = f.cdof + (k * nv + j) * f.worlds + world;
-      for (int lane = 0; lane < count; ++lane) arms.cdof[(lane * 6 + k) * arms.stride + j] = source[lane];
-    }
-  }
-}
-
-// The reference of a contact's row: along its edge.
-template <class T>
-inline T row_reference(const Factors<T>& f, int64_t contact, int64_t row, int64_t world) {
-  const System& s = *f.system;
-  T sum = f.edge[row] * f.contact_reference[contact * f.worlds + world];
-  for (int64_t k = 1; k < f.reference_axes; ++k) {
-    sum += f.edge[k * s.rows + row] * f.contact_reference[(k * s.contacts + contact) * f.worlds + world];
-  }
-  return sum;
-}
-
-// The bounds of a row's residual, as System::general() needs them.
-template <class T>
-inline void set_bounds(Rows<T>& rows, const Factors<T>& f, int64_t constraint, int lane, T weight, int slot) {
+inline void set_bounds(Rows<T>& rows, const Factors<T>& f, int64_t constraint, Mask<T> used, Vec<T> weight, int slot) {
   const System& s = *f.system;
   const T infinite = std::numeric_limits<T>::infinity();
   const bool equality = constraint < s.ne, friction = !equality && constraint < s.ne + s.nf;
-  const T bound = friction ? f.loss[constraint - s.ne] / weight : infinite;
-  rows.low[slot][lane] = -bound;
-  rows.high[slot][lane] = equality || friction ? bound : T(0);
+  const Vec<T> bound = friction ? f.loss[constraint - s.ne] / weight : fill<T>(infinite);
+  rows.low[slot] = used ? -bound : rows.low[slot];
+  rows.high[slot] = !used ? rows.high[slot] : equality || friction ? bound : Vec<T>{};
 }
 
 template <class T>
-inline void open_slot(Rows<T>& rows, int slot) {
-  rows.blocks[slot] = 0;
+inline void open_slot(Rows<T>& rows) {
+  const int slot = rows.count++;
   rows.weight[slot] = rows.aref[slot] = rows.damping[slot] = Vec<T>{};
-  rows.low[slot] = rows.high[slot] = Vec<T>{};
-  ++rows.count;
+  rows.low[slot] = fill<T>(-std::numeric_limits<T>::infinity());
+  rows.high[slot] = Vec<T>{};
 }
 
-// Gives a constraint of a world its slots: a given row, or all rows of a contact.
+// ---- rows of one dof
+
+// A row goes to the slot of its dof, to a new one where a world has two.
 template <class T>
-inline void add_entry(Rows<T>& rows, const Factors<T>& f, int64_t constraint, int lane, T weight) {
+void pack_singles(const Factors<T>& f, int64_t world, int count, Rows<T>& rows) {
   const System& s = *f.system;
-  const int64_t contact = constraint - s.ngiven;
-  const int64_t first = contact < 0 ? constraint : s.ngiven + s.contact_row[contact];
-  const int64_t count = contact < 0 ? 1 : s.contact_row[contact + 1] - s.contact_row[contact];
-  const uint64_t blocks = s.blocks[size_t(constraint)];
-  rows.entries[rows.entry_count++] = {int(constraint), rows.filled[lane], lane};
-  rows.constrained[lane] = -1;
-  for (int64_t r = 0; r < count; ++r) {
-    const int slot = rows.filled[lane]++;
-    if (slot == rows.count) open_slot<T>(rows, slot);
-    rows.blocks[slot] |= blocks;
-    rows.weight[slot][lane] = contact < 0 ? weight : weight * f.scale[s.contact_row[contact] + r];
-    rows.damping[slot][lane] = f.damping[first + r];
-    if (s.general()) set_bounds<T>(rows, f, constraint, lane, weight, slot);
+  const Mask<T> present = first_lanes<T>(count);
+  for (const int row : s.singles) {
+    const Vec<T> weight = load<T>(f.weight(row) + world, count);
+    const Mask<T> used = (weight != 0) & present;
+    if (!any<T>(used)) continue;
+    const int dof = int(s.dof_of(row));
+    int k = rows.count - 1;
+    if (k < 0 || rows.dof[k] != dof || any<T>(used & (rows.weight[k] != 0))) {
+      open_slot<T>(rows);
+      rows.dof[++k] = dof;
+      rows.value[k] = Vec<T>{};
+      rows.single[k] = ~Mask<T>{};
+    }
+    const int64_t e = s.given_start[size_t(row)];
+    const Vec<T> value = f.fixed_given ? fill<T>(f.given[e]) : load<T>(f.given + e * f.worlds + world, count);
+    rows.constrained |= used;
+    rows.weight[k] = used ? weight : rows.weight[k];
+    rows.value[k] = used ? value : rows.value[k];
+    rows.single[k] = used ? Mask<T>{} + row : rows.single[k];
+    rows.aref[k] = used ? load<T>(f.given_reference + row * f.worlds + world, count) : rows.aref[k];
+    rows.damping[k] = used ? fill<T>(f.damping[row]) : rows.damping[k];
+    if (s.general()) set_bounds<T>(rows, f, row, used, weight, k);
   }
+  rows.singles = rows.count;
 }
 
-// The slots of a cone: the same ones in all worlds that have so many cones.
+// ---- pieces
+
+// The next piece of a world, opened where there is none.
 template <class T>
-inline void add_cone(Rows<T>& rows, const Factors<T>& f, int64_t constraint, int lane, T weight) {
-  const System& s = *f.system;
-  const int64_t contact = constraint - s.ngiven, first = s.contact_row[contact];
-  const int64_t count = s.contact_row[contact + 1] - first;
-  const int slot = rows.filled[lane], cone = (slot - rows.plain) / rows.axes;
-  rows.entries[rows.entry_count++] = {int(constraint), slot, lane};
-  rows.constrained[lane] = -1;
-  rows.filled[lane] += rows.axes;
-  if (slot == rows.count) {
-    for (int r = 0; r < rows.axes; ++r) open_slot<T>(rows, slot + r);
-    rows.cone_weight[cone] = rows.cone_mu[cone] = Vec<T>{};
-  }
-  const T mu = f.friction[contact];
-  rows.cone_mu[cone][lane] = mu;
-  rows.cone_weight[cone][lane] = weight / (mu * mu);
-  for (int r = 0; r < rows.axes; ++r) rows.blocks[slot + r] |= s.blocks[size_t(constraint)];
-  for (int64_t r = 0; r < count; ++r) rows.damping[slot + r][lane] = f.damping[s.ngiven + first + r];
+inline int next_piece(Rows<T>& rows, const System& s, int64_t constraint, int* filled) {
+  const int p = (*filled)++;
+  if (p < rows.pieces) return p;
+  const Kind kind = s.kind(constraint);
+  const Piece piece = {0, rows.count, rows.rows, int(s.axes_of(constraint)), kind == Kind::pyramid};
+  rows.piece[rows.pieces++] = piece;
+  rows.rows += piece.axes;
+  rows.cones += kind == Kind::cone;
+  for (int k = 0; k < piece.slots(); ++k) open_slot<T>(rows);
+  if (kind != Kind::cone) rows.plain = rows.count;
+  for (int lane = 0; lane < kLanes<T>; ++lane) rows.owner[p * kLanes<T> + lane] = -1;
+  return p;
 }
 
-// All worlds go on with the same slot, a new one.
+// Gives each constraint with weight of each group of a turn its piece, and asks for what makes it.
 template <class T>
-inline void align_worlds(Rows<T>& rows) {
-  for (int& filled : rows.filled) filled = rows.count;
-}
-
-// Before the cones.
-template <class T>
-inline void start_cones(Rows<T>& rows) {
-  rows.plain = rows.count;
-  align_worlds<T>(rows);
-}
-
-// Lists the constraints with weight of each group of a turn, and asks for what makes them.
-template <class T>
-void list_rows(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups) {
+void list_pieces(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups) {
   const System& s = *f.system;
   const size_t total = s.order.size();
-  for (int g = 0; g < turn.groups; ++g) {
-    clear<T>(*groups[g]);
-    groups[g]->axes = int(s.axes);
-  }
-  const size_t plain = total - size_t(s.cones);
+  int filled[kTurn][kLanes<T>];
   for (size_t o = 0; o < total; ++o) {
-    if (o == plain) {
-      for (int g = 0; g < turn.groups; ++g) start_cones<T>(*groups[g]);
-    }
-    if (s.fresh[o]) {
-      for (int g = 0; g < turn.groups; ++g) align_worlds<T>(*groups[g]);
-    }
-    const int64_t i = s.order[o], ahead = o + kAhead < total ? s.order[o + kAhead] : i;
+    const int64_t i = s.order[o], ahead = o + kAhead < total ? s.order[o + kAhead] : i, contact = i - s.ngiven;
     for (int g = 0; g < turn.groups; ++g) {
+      Rows<T>& rows = *groups[g];
+      if (s.fresh[o]) {
+        for (int& next : filled[g]) next = rows.pieces;
+      }
       const int64_t world = turn.world + g * kLanes<T>;
       const int count = count_of<T>(turn, g);
       prefetch(f.weight(ahead) + world);
-      const Vec<T> w = load<T>(f.weight(i) + world, count);
-      if (!any<T>(w != 0)) continue;
-      for (int lane = 0; lane < count; ++lane) {
-        if (w[lane] == 0) continue;
-        if (o < plain) {
-          add_entry<T>(*groups[g], f, i, lane, w[lane]);
-        } else {
-          add_cone<T>(*groups[g], f, i, lane, w[lane]);
-        }
-      }
-      prefetch(f.reference(i) + world);
-      if (i < s.ngiven) continue;
-      groups[g]->contacts = true;
-      for (int64_t k = 0; k < 3; ++k) prefetch(f.pos + (k * s.contacts + i - s.ngiven) * f.worlds + world);
-      for (int64_t k = 0; k < 9; ++k) prefetch(f.frame + (k * s.contacts + i - s.ngiven) * f.worlds + world);
+      const uint32_t used = to_bits<T>(load<T>(f.weight(i) + world, count) != 0) & ((uint32_t(1) << count) - 1);
+      if (!used) continue;
+      for_lanes(used, [&](int lane) {
+        const int p = next_piece<T>(rows, s, i, &filled[g][lane]);
+        rows.piece[p].blocks |= s.blocks[size_t(i)];
+        rows.owner[p * kLanes<T> + lane] = int(i);
+        rows.constrained[lane] = -1;
+      });
+      if (contact < 0) continue;
+      for (int64_t k = 0; k < 3; ++k) prefetch(f.pos + (k * s.contacts + contact) * f.worlds + world);
+      for (int64_t k = 0; k < 9; ++k) prefetch(f.frame + (k * s.contacts + contact) * f.worlds + world);
     }
   }
-  if (s.cones) return;
-  for (int g = 0; g < turn.groups; ++g) groups[g]->plain = groups[g]->count;
+}
+
+// Given rows of several dofs, a world at a time.
+template <class T>
+void pack_given(const Factors<T>& f, int64_t world, const int* owner, Rows<T>& rows, const Piece& piece, Vec<T>* jac,
+                int nb) {
+  const System& s = *f.system;
+  for (int c = 0; c < nb * kTile; ++c) jac[c] = Vec<T>{};
+  for (int lane = 0; lane < kLanes<T>; ++lane) {
+    const int64_t row = owner[lane], at = world + lane;
+    if (row < 0) continue;
+    for (int64_t e = s.given_start[row]; e < s.given_start[row + 1]; ++e) {
+      jac[s.given_dof[e]][lane] = f.given[f.fixed_given ? e : e * f.worlds + at];
+    }
+    rows.weight[piece.slot][lane] = f.weight(row)[at];
+    rows.aref[piece.slot][lane] = f.given_reference[row * f.worlds + at];
+    rows.damping[piece.slot][lane] = f.damping[row];
+    Mask<T> used = {};
+    used[lane] = -1;
+    if (s.general()) set_bounds<T>(rows, f, row, used, rows.weight[piece.slot], piece.slot);
+  }
+}
+
+// One contact of each world: where it is, its frame, and how far its rows of J go along the axes.
+template <class T>
+struct Spot {
+  Vec<T> pos[3], frame[9], reach[kMaxAxes];
+};
+
+// A rotation and a translation: the power along an axis is their product with a motion.
+template <class T>
+struct Wrench {
+  Vec<T> torque[3], force[3];
+};
+
+template <class T>
+inline Wrench<T> wrench(const Spot<T>& spot, const Vec<T>* arm, int axis) {
+  const Vec<T>*along = spot.frame + 3 * (axis % 3), reach = spot.reach[axis];
+  if (axis >= 3) return {{reach * along[0], reach * along[1], reach * along[2]}, {}};
+  const Vec<T> x = reach * along[0], y = reach * along[1], z = reach * along[2];
+  return {{arm[1] * z - arm[2] * y, arm[2] * x - arm[0] * z, arm[0] * y - arm[1] * x}, {x, y, z}};
+}
+
+template <class T>
+inline Vec<T> power(const Wrench<T>& w, const Vec<T>* cdof, size_t stride) {
+  const Vec<T> turn = w.torque[0] * cdof[0] + w.torque[1] * cdof[stride] + w.torque[2] * cdof[2 * stride];
+  return turn + w.force[0] * cdof[3 * stride] + w.force[1] * cdof[4 * stride] + w.force[2] * cdof[5 * stride];
+}
+
+// What a world's contact gives to its lane: the slots, and the spot.
+template <class T>
+inline void pack_spot(const Factors<T>& f, int64_t contact, int64_t world, int lane, Rows<T>& rows, const Piece& piece,
+                      int cone, Spot<T>& spot) {
+  const System& s = *f.system;
+  const int64_t first = s.contact_row[contact];
+  for (int k = 0; k < 3; ++k) spot.pos[k][lane] = f.pos[(k * s.contacts + contact) * f.worlds + world];
+  for (int k = 0; k < 9; ++k) spot.frame[k][lane] = f.frame[(k * s.contacts + contact) * f.worlds + world];
+  const T weight = f.contact_weight[contact * f.worlds + world];
+  T reference[kMaxAxes] = {};
+  for (int64_t a = 0; a < f.reference_axes && a < piece.axes; ++a) {
+    reference[a] = f.contact_reference[(a * s.contacts + contact) * f.worlds + world];
+  }
+  for (int a = 0; a < piece.axes; ++a) {
+    const T reach = cone >= 0       ? f.friction[a * s.contacts + contact]
+                    : a == 0        ? T(1)
+                                    : f.edge[a * s.rows + first + 2 * (a - 1)];
+    spot.reach[a][lane] = reach;
+    reference[a] *= reach;
+  }
+  for (int k = 0; k < piece.slots(); ++k) {
+    const int a = piece.pyramid ? k / 2 + 1 : k;
+    const T along = !piece.pyramid ? reference[a] : k % 2 ? reference[0] - reference[a] : reference[0] + reference[a];
+    rows.aref[piece.slot + k][lane] = along;
+    rows.damping[piece.slot + k][lane] = f.damping[s.ngiven + first + k];
+    rows.weight[piece.slot + k][lane] = weight * f.scale[first + k];
+  }
+  if (cone < 0) return;
+  const T mu = f.friction[contact];
+  rows.cone_mu[cone][lane] = mu;
+  rows.cone_weight[cone][lane] = weight / (mu * mu);
+}
+
+// The rows of J of the first sides of the contacts, or what the next ones add to them. `cdof` (6 x stride) are the
+// group's motion axes.
+template <class T, int axes>
+void pack_sides(const System& s, const Wrench<T>* wrenches, const int64_t* side, const Vec<T>* cdof, bool more,
+                uint64_t blocks, Vec<T>* jac, int nb) {
+  const size_t stride = size_t(nb) * kTile;
+  Mask<T> plus = {}, minus = {};
+  for (int b = 0; b < nb; ++b) {
+    if (b * kTile % kWord == 0) {
+      for (int lane = 0; lane < kLanes<T>; ++lane) {
+        const size_t word = size_t(side[lane] * s.words() + b * kTile / kWord);
+        plus[lane] = side[lane] < 0 ? 0 : s.plus[word];
+        minus[lane] = side[lane] < 0 ? 0 : s.minus[word];
+      }
+    }
+    if (!has_block(blocks, b)) continue;
+    for (int c = b * kTile; c < (b + 1) * kTile; ++c) {
+      const auto bit = decltype(plus[0] + plus[0])(uint32_t(1) << c % kWord);
+      const Mask<T> forward = (plus & bit) != 0, moves = ((plus | minus) & bit) != 0;
+      for (int a = 0; a < axes; ++a) {
+        const Vec<T> x = power<T>(wrenches[a], cdof + c, stride), value = moves ? (forward ? x : -x) : Vec<T>{};
+        jac[a * stride + c] = more ? jac[a * stride + c] + value : value;
+      }
+    }
+  }
+}
+
+// The contacts of a piece: slots and rows of J. A row is an axis times its friction; the normal of a pyramid by itself.
+template <class T>
+void pack_contacts(const Factors<T>& f, int64_t world, const int* owner, Rows<T>& rows, const Piece& piece, int cone,
+                   const Vec<T>* cdof, Vec<T>* jac, int nb) {
+  const System& s = *f.system;
+  const size_t stride = size_t(nb) * kTile;
+  Spot<T> spot = {};
+  int64_t sides = 1;
+  if (cone >= 0) rows.cone_weight[cone] = rows.cone_mu[cone] = Vec<T>{};
+  for (int lane = 0; lane < kLanes<T>; ++lane) {
+    const int64_t contact = owner[lane] - s.ngiven;
+    if (owner[lane] < 0) continue;
+    pack_spot<T>(f, contact, world + lane, lane, rows, piece, cone, spot);
+    sides = std::max(sides, s.side_start[contact + 1] - s.side_start[contact]);
+  }
+  for (int64_t number = 0; number < sides; ++number) {
+    Vec<T> arm[3] = {};
+    int64_t side[kLanes<T>];
+    for (int lane = 0; lane < kLanes<T>; ++lane) {
+      const int64_t contact = owner[lane] - s.ngiven;
+      side[lane] = owner[lane] < 0 ? -1 : s.side_start[contact] + number;
+      if (side[lane] < 0 || side[lane] >= s.side_start[contact + 1]) {
+        side[lane] = -1;
+        continue;
+      }
+      for (int k = 0; k < 3; ++k) {
+        const T com = f.com[(k * s.nbody + s.side_root[side[lane]]) * f.worlds + world + lane];
+        arm[k][lane] = spot.pos[k][lane] - com;
+      }
+    }
+    Wrench<T> wrenches[kMaxAxes];
+    for (int a = 0; a < piece.axes; ++a) wrenches[a] = wrench<T>(spot, arm, a);
+    int a = 0;
+    for (; a + 3 <= piece.axes; a += 3) {
+      pack_sides<T, 3>(s, wrenches + a, side, cdof, number > 0, piece.blocks, jac + a * stride, nb);
+    }
+    for (; a < piece.axes; ++a) {
+      pack_sides<T, 1>(s, wrenches + a, side, cdof, number > 0, piece.blocks, jac + a * stride, nb);
+    }
+  }
 }
 
 // The rows of each group of a turn that are active, with their reference at the velocity: aref = ref - damping J qvel.
-// `velocity` is scratch, one number a dof.
+// `velocity` is scratch, one number a dof, and `cdof` six.
 template <class T>
-void pack_factored(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups, const Arms<T>& arms,
-                   Vec<T>* velocity) {
+void pack_factored(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups, Vec<T>* cdof, Vec<T>* velocity) {
   const System& s = *f.system;
   const int nb = tiles(s.nv);
   const size_t stride = size_t(nb) * kTile;
-  list_rows<T>(f, turn, groups);
+  for (int g = 0; g < turn.groups; ++g) {
+    clear<T>(*groups[g]);
+    groups[g]->axes = int(s.axes);
+    pack_singles<T>(f, turn.world + g * kLanes<T>, count_of<T>(turn, g), *groups[g]);
+    groups[g]->plain = groups[g]->count;
+  }
+  list_pieces<T>(f, turn, groups);
   for (int g = 0; g < turn.groups; ++g) {
     Rows<T>& rows = *groups[g];
-    if (rows.contacts) pack_cdof<T>(f, turn.world + g * kLanes<T>, count_of<T>(turn, g), arms);
-    for (int k = 0; k < rows.count; ++k) {
-      Vec<T>* slot = rows.jac + k * stride;
-      for (int c = 0; c < nb * kTile; ++c) {
-        if (has_block(rows.blocks[k], c / kTile)) slot[c] = Vec<T>{};
+    const int64_t world = turn.world + g * kLanes<T>;
+    const int count = count_of<T>(turn, g);
+    if (rows.pieces) {
+      for (int k = 0; k < 6; ++k) {
+        load_vector<T>(f.cdof + k * s.nv * f.worlds + world, s.nv, f.worlds, count, cdof + k * stride, int(stride));
       }
     }
-    for (int e = 0; e < rows.entry_count; ++e) {
-      const Entry entry = rows.entries[e];
-      const int64_t world = turn.world + g * kLanes<T> + entry.lane, contact = entry.constraint - s.ngiven;
-      Vec<T>* slot = rows.jac + entry.slot * stride;
-      if (contact < 0) {
-        rows.aref[entry.slot][entry.lane] = f.reference(entry.constraint)[world];
-        pack_given<T>(f, entry.constraint, world, entry.lane, slot);
-        continue;
+    for (int p = 0; p < rows.pieces; ++p) {
+      const Piece& piece = rows.piece[p];
+      const int* owner = rows.owner + p * kLanes<T>;
+      Vec<T>* jac = rows.jac + piece.row * stride;
+      const int cone = p - (rows.pieces - rows.cones);
+      if (*std::max_element(owner, owner + kLanes<T>) < s.ngiven) {
+        pack_given<T>(f, world, owner, rows, piece, jac, nb);
+      } else {
+        pack_contacts<T>(f, world, owner, rows, piece, cone, cdof, jac, nb);
       }
-      const bool cone = s.is_cone(entry.constraint);
-      for (int64_t r = 0; r < s.contact_row[contact + 1] - s.contact_row[contact]; ++r) {
-        const T reference = row_reference<T>(f, contact, s.contact_row[contact] + r, world);
-        const T friction = cone ? f.friction[r * s.contacts + contact] : T(1);
-        rows.aref[entry.slot + r][entry.lane] = friction * reference;
-      }
-      pack_contact<T>(f, contact, world, entry.lane, arms, slot, stride);
     }
     if (!rows.count) continue;
-    const int64_t world = turn.world + g * kLanes<T>;
-    load_vector<T>(f.qvel + world, s.nv, f.worlds, count_of<T>(turn, g), velocity, nb * kTile);
-    row_products<T>(rows, velocity, rows.rate, nb);
+    load_vector<T>(f.qvel + world, s.nv, f.worlds, count, velocity, int(stride));
+    slot_products<T>(rows, velocity, rows.rate, nb);
     for (int k = 0; k < rows.count; ++k) rows.aref[k] -= rows.damping[k] * rows.rate[k];
   }
 }

@@ -5,14 +5,17 @@
 // world; masks keep the worlds of a group apart where their paths differ. A few neighbouring groups are copied at once
 // (a "turn"), since their numbers share memory pages. The algorithms are those of solver/newton.py and solver/mass.py.
 //
-// This is one translation unit; its parts are, in this order, torch_api.h, structure.h, combine.h, simd.h, mass.h,
-// matrix.h, rows.h, factors.h, penalty.h, line_search.h, newton.h, workspace.h, noslip.h and elimination.h. An operator
-// takes the dispatcher's stack of arguments, each a handle or an integer, and leaves its results there. Plain C
-// interface at the end of this file.
+// This is one translation unit; its parts are, in this order, torch_api.h, simd.h, matrix.h, structure.h, combine.h,
+// mass.h, rows.h, factors.h, penalty.h, line_search.h, newton.h, workspace.h, elimination.h, noslip.h, spatial.h,
+// poses.h and com.h. An operator takes the dispatcher's stack of arguments, each a handle or an integer, and leaves its
+// results there. Plain C interface at the end of this file.
 
+#include "com.h"
 #include "combine.h"
 #include "elimination.h"
 #include "noslip.h"
+#include "poses.h"
+#include "workspace.h"
 
 namespace {
 
@@ -35,7 +38,7 @@ void with_type(const Input& x, const Body& body) {
 
 // combine(x, pattern) -> Tensor
 void combine_op(uint64_t* stack) {
-  const Input x(stack[0]);
+  const Input x(stack[0], true);
   const Pattern& p = patterns.find(int64_t(stack[1]));
   std::vector<int64_t> sizes = x.shape;
   const size_t items = sizes.size() - 2;
@@ -46,9 +49,61 @@ void combine_op(uint64_t* stack) {
   Output out(sizes, x.dtype);
   with_type(x, [&](auto type) {
     using T = typename decltype(type)::type;
-    combine<T>(p, x.as<T>(), out.as<T>(), lead, x.worlds());
+    combine<T>(p, x, out.as<T>(), lead);
   });
   stack[0] = out.release();
+}
+
+// poses(resting, motion, slots, local, parent, joint, joint_parent, carrier) -> (Tensor, Tensor, Tensor)
+void poses_op(uint64_t* stack) {
+  const Input resting(stack[0], true), motion(stack[1], true), slots(stack[2]), local(stack[3]);
+  const Pattern &parent = patterns.find(int64_t(stack[4])), &joint = patterns.find(int64_t(stack[5]));
+  const Pattern& carrier = patterns.find(int64_t(stack[7]));
+  const int64_t worlds = motion.worlds(), n = parent.rows;
+  resting.expect("resting", {7, n, resting.worlds() == 1 ? 1 : worlds}, motion);
+  motion.expect("motion", {7, joint.columns, worlds}, motion);
+  slots.expect("slots", {7, joint.columns, 1}, motion);
+  local.expect("local", {7, carrier.rows, 1}, motion);
+  Output body({7, n, worlds}, motion.dtype), axes({6, joint.rows, worlds}, motion.dtype);
+  Output attached({12, carrier.rows, worlds}, motion.dtype);
+  with_type(motion, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Poses<T> poses{&parent, &joint, &carrier, Items<T>(resting), Items<T>(motion), Items<T>(slots),
+                         Items<T>(local), {body.as<T>(), n, worlds}, {axes.as<T>(), joint.rows, worlds},
+                         {attached.as<T>(), carrier.rows, worlds}};
+    const std::vector<int64_t> joint_of = poses.joints();
+    for_groups<T>(worlds, [&](int64_t world, int count) { poses.run(joint_of, world, count); });
+  });
+  stack[0] = body.release();
+  stack[1] = axes.release();
+  stack[2] = attached.release();
+}
+
+// com(quat, ipos, imat, joints, bodies, dofs, subtree, root, dof_joint, dof_turning, dof_root)
+//   -> (Tensor, Tensor, Tensor)
+void com_op(uint64_t* stack) {
+  const Input quat(stack[0], true), ipos(stack[1], true), imat(stack[2], true), joints(stack[3], true);
+  const Input bodies(stack[4]), dofs(stack[5]);
+  const Pattern* p[5];
+  for (int i = 0; i < 5; ++i) p[i] = &patterns.find(int64_t(stack[6 + i]));
+  const int64_t worlds = ipos.worlds(), n = p[0]->rows, nv = p[2]->rows;
+  quat.expect("xquat", {4, n, worlds}, ipos);
+  ipos.expect("xipos", {3, n, worlds}, ipos);
+  imat.expect("ximat", {9, n, worlds}, ipos);
+  joints.expect("the joints", {6, p[2]->columns, worlds}, ipos);
+  bodies.expect("the bodies", {6, n, 1}, ipos);
+  dofs.expect("the dofs", {8, nv, 1}, ipos);
+  Output com({3, n, worlds}, ipos.dtype), cinert({10, n, worlds}, ipos.dtype), cdof({6, nv, worlds}, ipos.dtype);
+  with_type(ipos, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Com<T> all{p[0], p[1], p[2], p[3], p[4], Items<T>(quat), Items<T>(ipos), Items<T>(imat), Items<T>(joints),
+                     Items<T>(bodies), Items<T>(dofs), {com.as<T>(), n, worlds}, {cinert.as<T>(), n, worlds},
+                     {cdof.as<T>(), nv, worlds}};
+    for_groups<T>(worlds, [&](int64_t world, int count) { all.run(world, count); });
+  });
+  stack[0] = com.release();
+  stack[1] = cinert.release();
+  stack[2] = cdof.release();
 }
 
 // mass_matrix(crb, cdof, armature, system) -> Tensor
@@ -64,11 +119,10 @@ void mass_matrix_op(uint64_t* stack) {
     using T = typename decltype(type)::type;
     const T *c = crb.as<T>(), *v = cdof.as<T>(), *a = armature.as<T>();
     T* out = mass.as<T>();
-    const int64_t groups = (worlds + kLanes<T> - 1) / kLanes<T>;
-    parallel(groups, 8, [&](int64_t begin, int64_t end) {
-      for (int64_t g = begin; g < end; ++g) {
-        const int64_t world = g * kLanes<T>, left = worlds - world;
-        mass_matrix<T>(s, c, v, a, out, worlds, world, int(left < kLanes<T> ? left : kLanes<T>));
+    for_turns<T>(Sizes{s.nv}, worlds, [&](Work<T>* works, const Turn& turn) {
+      for (int g = 0; g < turn.groups; ++g) {
+        const int64_t world = turn.world + g * kLanes<T>;
+        mass_matrix<T>(s, c, v, a, out, worlds, world, count_of<T>(turn, g), works[g].cdof);
       }
     });
   });
@@ -86,7 +140,7 @@ void factor_m_op(uint64_t* stack) {
     using T = typename decltype(type)::type;
     const T* m = mass.as<T>();
     T *l = factor.as<T>(), *d = inverse.as<T>();
-    for_turns<T>(s.nv, nC, 0, worlds, [&](Work<T>* works, const Turn& turn) {
+    for_turns<T>(Sizes{s.nv, nC}, worlds, [&](Work<T>* works, const Turn& turn) {
       for (int g = 0; g < turn.groups; ++g) {
         Work<T>& w = works[g];
         const int64_t world = turn.world + g * kLanes<T>;
@@ -115,7 +169,7 @@ void solve_m_op(uint64_t* stack) {
     using T = typename decltype(type)::type;
     const T *l = factor.as<T>(), *d = inverse.as<T>(), *right = b.as<T>();
     T* x = out.as<T>();
-    for_turns<T>(s.nv, nC, 0, worlds, [&](Work<T>* works, const Turn& turn) {
+    for_turns<T>(Sizes{s.nv, nC}, worlds, [&](Work<T>* works, const Turn& turn) {
       for (int g = 0; g < turn.groups; ++g) {
         Work<T>& w = works[g];
         const int64_t world = turn.world + g * kLanes<T>;
@@ -144,12 +198,12 @@ void hessian_solve_op(uint64_t* stack) {
     using T = typename decltype(type)::type;
     const T *m = mass.as<T>(), *j = jac.as<T>(), *weights = weight.as<T>(), *right = b.as<T>();
     T* x = out.as<T>();
-    for_turns<T>(nv, 0, nefc, worlds, [&](Work<T>* works, const Turn& turn) {
+    for_turns<T>(Sizes{nv, 0, nefc, nefc, nefc}, worlds, [&](Work<T>* works, const Turn& turn) {
       const int nb = tiles(nv);
       Vec<T>* masses[kTurn];
       Rows<T>* rows[kTurn];
       for (int g = 0; g < turn.groups; ++g) {
-        masses[g] = works[g].mass;
+        masses[g] = works[g].sum;
         rows[g] = &works[g].rows;
       }
       pack_symmetric<T>(m, nv, worlds, turn, masses);
@@ -158,11 +212,11 @@ void hessian_solve_op(uint64_t* stack) {
         Work<T>& w = works[g];
         const int64_t world = turn.world + g * kLanes<T>;
         const int count = count_of<T>(turn, g);
-        find_dense_shape<T>(w.mass, *rows[g], w.shape, nb);
-        add_rows<T>(*rows[g], rows[g]->weight, w.mass, w.shape, nb);
-        factorize<T>(w.mass, w.inverse, w.panel, w.below, w.shape, nb);
+        find_dense_shape<T>(w.sum, *rows[g], w.shape, nb);
+        const int active = list_changes<T>(w.rows, w.rows.weight, w.sum);
+        factorize<T>(w, active, active, nb);
         load_vector<T>(right + world, nv, worlds, count, w.search, nb * kTile);
-        substitute<T>(w.mass, w.inverse, w.search, w.shape, nb);
+        substitute<T>(w.hessian, w.inverse, w.search, w.shape, nb);
         store_vector<T>(x + world, w.search, nv, worlds, count);
       }
     });
@@ -275,7 +329,7 @@ void solve_op(uint64_t* stack) {
         solve_turn<T, false>(problem, works, turn);
       }
     };
-    for_turns<T>(s.nv, s.nC(), s.slots(), worlds, body, s.cone_slots());
+    for_turns<T>(sizes_of(s), worlds, body);
   });
   stack[0] = qacc.release();
   stack[1] = qfrc.release();
@@ -303,7 +357,7 @@ void noslip_op(uint64_t* stack) {
         noslip_turn<T, false>(pass, works, turn);
       }
     };
-    for_turns<T>(s.nv, s.nC(), s.slots(), worlds, body, s.cone_slots());
+    for_turns<T>(sizes_of(s), worlds, body);
   });
   stack[0] = out.release();
   stack[1] = qfrc.release();
@@ -320,15 +374,15 @@ void mjt_bind(const Torch* functions) { torch = *functions; }
 void mjt_pattern(int64_t key, const PatternSpec* spec) { patterns.add(key, std::make_unique<Pattern>(*spec)); }
 
 void mjt_system(int64_t key, const SystemSpec* spec) {
-  auto system = std::make_unique<System>(*spec);
-  system->list_blocks([](int64_t dof) { return block_bit(int(dof / kTile)); });
-  systems.add(key, std::move(system));
+  systems.add(key, std::make_unique<System>(*spec));
 }
 
 #define MJT_OPERATOR(name) \
   void mjt_##name(uint64_t* stack, uint64_t, uint64_t) { name##_op(stack); }
 
 MJT_OPERATOR(combine)
+MJT_OPERATOR(poses)
+MJT_OPERATOR(com)
 MJT_OPERATOR(mass_matrix)
 MJT_OPERATOR(factor_m)
 MJT_OPERATOR(solve_m)

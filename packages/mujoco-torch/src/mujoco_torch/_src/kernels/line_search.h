@@ -45,7 +45,7 @@ void evaluate(const Line<T>& line, const Vec<T>* alpha, Point<T>* out) {
     }
   }
   if (general) {
-    for (int c = 0; c < cones<T>(rows); ++c) {
+    for (int c = 0; c < rows.cones; ++c) {
       for (int e = 0; e < n; ++e) evaluate_cone<T>(rows, c, alpha[e], &cost[e], &slope[e], &curvature[e]);
     }
   }

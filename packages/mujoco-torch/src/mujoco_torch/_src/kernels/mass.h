@@ -8,12 +8,14 @@
 
 namespace {
 
-// M[i, j] = cdof_j . crb(body of i) cdof_i, plus armature, of crb (10, nbody, B), cdof (6, nv, B), armature (nv).
+// M[i, j] = cdof_j . crb(body of i) cdof_i, plus armature, of crb (10, nbody, B), cdof (6, nv, B), armature (nv). The
+// group's cdof is copied to `axes`, six numbers a dof: each is needed again for every dof below, and in a batch its
+// numbers lie as far apart as keeps them in a few sets of the cache (humanoid, 256 worlds: 0.21 us, not 0.43).
 template <class T>
 void mass_matrix(const System& s, const T* crb, const T* cdof, const T* armature, T* mass, int64_t worlds,
-                 int64_t world, int count) {
+                 int64_t world, int count, Vec<T>* axes) {
   for (int64_t i = 0; i < s.nv; ++i) {
-    Vec<T> I[10], v[6];
+    Vec<T> I[10], *v = axes + 6 * i;
     for (int k = 0; k < 10; ++k) I[k] = load<T>(crb + (k * s.nbody + s.dof_bodyid[i]) * worlds + world, count);
     for (int k = 0; k < 6; ++k) v[k] = load<T>(cdof + (k * s.nv + i) * worlds + world, count);
     // Inertia times motion: I = (xx, yy, zz, xy, xz, yz, m x, m y, m z, m).
@@ -27,28 +29,52 @@ void mass_matrix(const System& s, const T* crb, const T* cdof, const T* armature
     };
     const int64_t first = s.M_rowadr[i], last = first + s.M_rownnz[i];
     for (int64_t e = first; e < last; ++e) {
-      const T* axis = cdof + s.M_colind[e] * worlds + world;
+      const Vec<T>* axis = axes + 6 * s.M_colind[e];
       Vec<T> sum = e + 1 == last ? fill<T>(armature[i]) : Vec<T>{};
-      for (int k = 0; k < 6; ++k) sum += load<T>(axis + k * s.nv * worlds, count) * f[k];
+#pragma GCC unroll 6
+      for (int k = 0; k < 6; ++k) sum += axis[k] * f[k];
       store<T>(mass + e * worlds + world, sum, count);
     }
   }
 }
 
-// In place, M (nC) to L below the diagonal and D on it; `inverse` (nv) gets 1 / D.
+constexpr int kChunk = 8;  // elements of a row that are held in registers
+
+// Elements [first, first + n) of row i of M, n up to kChunk, less what the rows of the dofs below give to them.
+template <class T>
+inline void eliminate_chunk(const System& s, Vec<T>* m, const Vec<T>* inverse, int64_t i, int64_t first, int n) {
+  Vec<T>* row = m + s.M_rowadr[i] + first;
+  const int64_t own = s.M_rownnz[i] - 1;
+  Vec<T> acc[kChunk];
+#pragma GCC unroll 8
+  for (int c = 0; c < kChunk; ++c) acc[c] = row[c];
+  for (int64_t b = s.below_start[i]; b < s.below_start[i + 1]; ++b) {
+    const Vec<T>* other = m + s.M_rowadr[s.below[b]];
+    const Vec<T> scale = other[own] * inverse[s.below[b]];
+#pragma GCC unroll 8
+    for (int c = 0; c < kChunk; ++c) acc[c] -= scale * other[first + c];
+  }
+#pragma GCC unroll 8
+  for (int c = 0; c < kChunk; ++c) {
+    if (c < n) row[c] = acc[c];
+  }
+}
+
+// In place, M (nC, and room for kChunk more) to L below the diagonal and D on it; `inverse` (nv) gets 1 / D. The columns
+// of a dof's row are the first ones of the rows of all dofs below, so these need no look-up.
 template <class T>
 void factorize_sparse(const System& s, Vec<T>* m, Vec<T>* inverse) {
-  for (int64_t k = s.nv; k-- > 0;) {
-    Vec<T>* row = m + s.M_rowadr[k];
-    const int64_t diagonal = s.M_rownnz[k] - 1;
-    row[diagonal] = floor_at<T>(row[diagonal], kMinVal<T>);
-    inverse[k] = T(1) / row[diagonal];
-    for (int64_t e = diagonal; e-- > 0;) {  // ancestors of k, the nearest first
-      const Vec<T> scale = row[e] * inverse[k];
-      Vec<T>* above = m + s.M_rowadr[s.M_colind[s.M_rowadr[k] + e]];
-      for (int64_t c = 0; c <= e; ++c) above[c] -= scale * row[c];
-      row[e] = scale;
+  for (int64_t i = s.nv; i-- > 0;) {
+    const int64_t own = s.M_rownnz[i] - 1;
+    for (int64_t first = 0; first <= own; first += kChunk) {
+      eliminate_chunk<T>(s, m, inverse, i, first, int(std::min<int64_t>(own + 1 - first, kChunk)));
     }
+    Vec<T>& diagonal = m[s.M_rowadr[i] + own];
+    diagonal = floor_at<T>(diagonal, kMinVal<T>);
+    inverse[i] = T(1) / diagonal;
+  }
+  for (int64_t i = 0; i < s.nv; ++i) {
+    for (int64_t e = 0; e + 1 < s.M_rownnz[i]; ++e) m[s.M_rowadr[i] + e] *= inverse[i];
   }
 }
 

@@ -1,4 +1,5 @@
 // Many small symmetric matrices: lower triangles of 4x4 tiles. Tile (I, J) holds 16 Vec, element (r, c) at 4 r + c.
+// Above the diagonal of a diagonal tile there may be anything.
 // Sizes are padded to whole tiles with an identity, which leaves every result as it is.
 //
 // A matrix has a shape: of each tile row a word with a bit per tile column (columns 64 apart share a bit) whose tile may
@@ -19,6 +20,12 @@ inline int tiles(int64_t n) { return int((n + kTile - 1) / kTile); }
 template <class V>
 inline V* tile(V* matrix, int i, int j) {
   return matrix + (size_t(i) * (i + 1) / 2 + j) * kTileSize;
+}
+
+// Where element (i, j) is, j in a tile column up to that of i.
+inline size_t element(int64_t i, int64_t j) {
+  const int64_t bi = i / kTile, bj = j / kTile;
+  return size_t((bi * (bi + 1) / 2 + bj) * kTileSize + i % kTile * kTile + j % kTile);
 }
 
 inline size_t matrix_size(int nb) { return size_t(nb) * (nb + 1) / 2 * kTileSize; }
@@ -47,16 +54,7 @@ void clear_tiles(V* matrix, const uint64_t* shape, int nb) {
   }
 }
 
-template <class V>
-void copy_tiles(V* target, V* source, const uint64_t* shape, int nb) {
-  for (int i = 0; i < nb; ++i) {
-    for (int j = 0; j <= i; ++j) {
-      if (has_block(shape[i], j)) std::memcpy(tile(target, i, j), tile(source, i, j), kTileSize * sizeof(V));
-    }
-  }
-}
-
-// Lower triangles of symmetric (n, n, B) matrices into tiles, where `matrices` is not null; diagonal tiles become full.
+// Lower triangles of symmetric (n, n, B) matrices into tiles, where `matrices` is not null.
 template <class T>
 void pack_symmetric(const T* source, int64_t n, int64_t worlds, const Turn& turn, Vec<T>* const* matrices) {
   for (int64_t i = 0; i < int64_t(tiles(n)) * kTile; ++i) {
@@ -69,7 +67,6 @@ void pack_symmetric(const T* source, int64_t n, int64_t worlds, const Turn& turn
         const Vec<T> x = i < n ? load<T>(row + j * worlds, count_of<T>(turn, g)) : fill<T>(T(i == j));
         const int bj = int(j / kTile), c = int(j % kTile);
         tile(matrices[g], bi, bj)[r * kTile + c] = x;
-        if (bi == bj) tile(matrices[g], bi, bj)[c * kTile + r] = x;
       }
     }
   }
@@ -78,11 +75,14 @@ void pack_symmetric(const T* source, int64_t n, int64_t worlds, const Turn& turn
 // Of the pivots from the last to the first, in a diagonal tile: row c of L, and one over its diagonal to scale[c].
 template <class T>
 inline void factorize_diagonal(Vec<T>* a, Vec<T>* scale) {
+#pragma GCC unroll 4
   for (int c = kTile - 1; c >= 0; --c) {
     a[c * kTile + c] = floor_at<T>(a[c * kTile + c], kMinVal<T>);
     scale[c] = T(1) / a[c * kTile + c];
+#pragma GCC unroll 4
     for (int d = 0; d < c; ++d) {
       const Vec<T> factor = a[c * kTile + d] * scale[c];
+#pragma GCC unroll 4
       for (int r = 0; r <= d; ++r) a[d * kTile + r] -= a[c * kTile + r] * factor;
     }
   }
@@ -91,7 +91,9 @@ inline void factorize_diagonal(Vec<T>* a, Vec<T>* scale) {
 // The same pivots in a tile beside that diagonal tile.
 template <class T>
 inline void factorize_beside(Vec<T>* a, const Vec<T>* diagonal, const Vec<T>* scale) {
+#pragma GCC unroll 4
   for (int c = kTile - 1; c > 0; --c) {
+#pragma GCC unroll 4
     for (int d = 0; d < c; ++d) {
       const Vec<T> factor = diagonal[c * kTile + d] * scale[c];
       for (int r = 0; r < kTile; ++r) a[d * kTile + r] -= a[c * kTile + r] * factor;
@@ -99,13 +101,16 @@ inline void factorize_beside(Vec<T>* a, const Vec<T>* diagonal, const Vec<T>* sc
   }
 }
 
-// In place, A to L with A = L' D^-1 L, L lower and D its diagonal: a Cholesky factor is D^-1/2 L, but this one needs no
-// square roots, whose latency would dominate small matrices. The shape holds the fill-in. `inverse` gets D^-1, `panel`
-// is scratch (a tile column), `below` too (a number per tile row).
-template <class T>
-void factorize(Vec<T>* matrix, Vec<T>* inverse, Vec<T>* panel, int* below, const uint64_t* shape, int nb) {
+// A to L with A = L' D^-1 L, L lower and D its diagonal: a Cholesky factor is D^-1/2 L, but this one needs no square
+// roots, whose latency would dominate small matrices. The shape holds the fill-in. `inverse` gets D^-1, `panel` is
+// scratch (a tile column), `below` too (a number per tile row). A is changed on the way: of each tile row change.list(i)
+// is told, and change.add(j, acc, tile) changes the tile in acc, and in memory what is to stay.
+template <class T, class Change>
+void factorize(Vec<T>* a, Vec<T>* matrix, Vec<T>* inverse, Vec<T>* panel, int* below, const uint64_t* shape, int nb,
+               Change change) {
   for (int i = nb - 1; i >= 0; --i) {
     Vec<T>* scale = inverse + i * kTile;
+    change.list(i);
     int count = 0;
     for (int k = i + 1; k < nb; ++k) {
       if (!has_block(shape[k], i)) continue;
@@ -118,7 +123,9 @@ void factorize(Vec<T>* matrix, Vec<T>* inverse, Vec<T>* panel, int* below, const
       if (!has_block(shape[i], j)) continue;
       Vec<T>* target = tile(matrix, i, j);
       Vec<T> acc[kTileSize];
-      for (int e = 0; e < kTileSize; ++e) acc[e] = target[e];
+      Vec<T>* known = tile(a, i, j);
+      for (int e = 0; e < kTileSize; ++e) acc[e] = known[e];
+      change.add(j, acc, known);
       for (int b = 0; b < count; ++b) {
         if (!has_block(shape[below[b]], j)) continue;
         const Vec<T>*left = tile(matrix, below[b], j), *right = panel + b * kTileSize;

@@ -23,12 +23,14 @@ struct Problem {
 
 template <class T>
 struct Work {
-  Vec<T> *mass, *sum, *hessian, *inverse, *panel, *force, *qacc, *smooth, *momentum, *grad, *search, *search_momentum;
+  Vec<T>* sum;      // M + J' S J
+  Vec<T>* hessian;  // its factor
+  Vec<T>*inverse, *panel, *force, *qacc, *smooth, *momentum, *pull, *grad, *search, *search_momentum;
   Vec<T>*solved, *old_grad, *old_solved;  // M^-1 grad; both before a step of conjugate gradients
   Vec<T>* sparse;   // M as it comes
-  uint64_t* shape;  // of mass, sum and hessian, with the hessian's fill-in
+  Vec<T>* cdof;     // the motion axes (6 numbers a dof)
+  uint64_t* shape;  // of sum and hessian, with the hessian's fill-in
   int* below;       // scratch of factorize()
-  Arms<T> arms;
   Rows<T> rows;
 };
 
@@ -36,45 +38,30 @@ struct Work {
 template <class T>
 void find_shape(const System& s, Work<T>& w) {
   const int nb = tiles(s.nv);
-  for (int i = 0; i < nb; ++i) w.shape[i] = block_bit(i);
-  for (int64_t i = 0; i < s.nv; ++i) {
-    for (int64_t e = s.M_rowadr[i]; e < s.M_rowadr[i] + s.M_rownnz[i]; ++e) {
-      w.shape[i / kTile] |= block_bit(int(s.M_colind[e] / kTile));
-    }
-  }
+  std::copy(s.mass_shape.begin(), s.mass_shape.end(), w.shape);
   uint64_t last = 0;
-  for (int e = 0; e < w.rows.entry_count; ++e) {
-    const uint64_t blocks = s.blocks[size_t(w.rows.entries[e].constraint)];
+  for (int e = 0; e < w.rows.pieces * kLanes<T>; ++e) {
+    if (w.rows.owner[e] < 0) continue;
+    const uint64_t blocks = s.blocks[size_t(w.rows.owner[e])];
     if (blocks != last) add_blocks(w.shape, blocks, nb);
     last = blocks;
   }
   fill_in(w.shape, nb);
 }
 
-// M (nC, B) of a group as it comes, and as tiles padded with an identity.
+// M of a group as tiles, padded with an identity, to w.sum.
 template <class T>
-void pack_mass(const System& s, const T* mass, int64_t worlds, int64_t world, int count, Work<T>& w) {
+void place_mass(const System& s, Work<T>& w) {
   const int nb = tiles(s.nv);
-  clear_tiles(w.mass, w.shape, nb);
-  for (int64_t i = s.nv; i < int64_t(nb) * kTile; ++i) {
-    tile(w.mass, int(i / kTile), int(i / kTile))[(i % kTile) * (kTile + 1)] = fill<T>(T(1));
-  }
-  for (int64_t i = 0; i < s.nv; ++i) {
-    for (int64_t e = s.M_rowadr[i]; e < s.M_rowadr[i] + s.M_rownnz[i]; ++e) {
-      const int64_t j = s.M_colind[e];
-      const Vec<T> x = load<T>(mass + e * worlds + world, count);
-      w.sparse[e] = x;
-      Vec<T>* block = tile(w.mass, int(i / kTile), int(j / kTile));
-      block[(i % kTile) * kTile + j % kTile] = x;
-      if (i / kTile == j / kTile) block[(j % kTile) * kTile + i % kTile] = x;
-    }
-  }
+  clear_tiles(w.sum, w.shape, nb);
+  for (int64_t i = s.nv; i < int64_t(nb) * kTile; ++i) w.sum[element(i, i)] = fill<T>(T(1));
+  for (size_t e = 0; e < s.place.size(); ++e) w.sum[s.place[e]] = w.sparse[e];
 }
 
 template <class T, bool general>
-void gradient(const Work<T>& w, int nb) {
-  for (int i = 0; i < nb * kTile; ++i) w.grad[i] = w.momentum[i] - w.force[i];
-  add_pull<T, general>(w.rows, w.rows.residual, w.grad, nb);
+void gradient(Work<T>& w, int nb) {
+  find_pull<T, general>(w.rows, w.pull, nb);
+  for (int i = 0; i < nb * kTile; ++i) w.grad[i] = w.momentum[i] - w.force[i] + w.pull[i];
 }
 
 // The cheaper of the two starting points into qacc, momentum and residual.
@@ -85,8 +72,8 @@ void choose_start(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
   Rows<T>& rows = w.rows;
   load_vector<T>(p.qacc_smooth + world, s.nv, p.worlds, count, w.smooth, padded);
   load_vector<T>(p.qacc_warmstart + world, s.nv, p.worlds, count, w.qacc, padded);
-  row_products<T>(rows, w.qacc, rows.residual, nb);
-  row_products<T>(rows, w.smooth, rows.rate, nb);
+  slot_products<T>(rows, w.qacc, rows.residual, nb);
+  slot_products<T>(rows, w.smooth, rows.rate, nb);
   for (int k = 0; k < rows.count; ++k) {
     rows.residual[k] -= rows.aref[k];
     rows.rate[k] -= rows.aref[k];
@@ -107,11 +94,10 @@ void choose_start(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
 template <class T>
 constexpr T kHagerZhang = T(0.01);
 
-// The factor of M to w.hessian.
+// Adds to w.sum the first `kept` of the active pieces; to w.hessian goes the factor of that and the others added.
 template <class T>
-void factorize_mass(Work<T>& w, int nb) {
-  copy_tiles(w.hessian, w.mass, w.shape, nb);
-  factorize<T>(w.hessian, w.inverse, w.panel, w.below, w.shape, nb);
+void factorize(Work<T>& w, int kept, int active, int nb) {
+  factorize<T>(w.sum, w.hessian, w.inverse, w.panel, w.below, w.shape, nb, Change<T>{&w.rows, kept, active, nb});
 }
 
 // M^-1 grad to w.solved, with the factor at hand.
@@ -121,20 +107,20 @@ void solve_mass(Work<T>& w, int nb) {
   substitute<T>(w.hessian, w.inverse, w.solved, w.shape, nb);
 }
 
-// Worlds in which the gradient and the duality gap 1/2 g' M^-1 g prove that the start is good enough.
+// Worlds in which the gradient and the duality gap 1/2 g' M^-1 g prove that the start is good enough; M is in w.sum.
 template <class T>
 Mask<T> certified(Work<T>& w, Vec<T> scale, Mask<T> done, T tolerance, int nb) {
   const int padded = nb * kTile;
   const Mask<T> flat = scale * square_root<T>(dot<T>(w.grad, w.grad, padded)) < tolerance;
   if (!any<T>(flat & ~done)) return Mask<T>{};
-  factorize_mass<T>(w, nb);
+  factorize<T>(w, 0, 0, nb);
   solve_mass<T>(w, nb);
   return flat & (scale * T(0.5) * dot<T>(w.grad, w.solved, padded) < tolerance);
 }
 
 // Minus H^-1 times the gradient. H is kept beside its factor: from one iteration to the next few rows change.
 template <class T, bool general>
-void newton_direction(Work<T>& w, Mask<T> done, int nb) {
+void newton_direction(const System& s, Work<T>& w, Mask<T> done, int nb) {
   Rows<T>& rows = w.rows;
   Mask<T> left = {};
   for (int k = 0; k < rows.plain; ++k) {
@@ -143,15 +129,17 @@ void newton_direction(Work<T>& w, Mask<T> done, int nb) {
     rows.stiffness[k] += rows.rate[k];
     left |= rows.rate[k] < 0;
   }
-  for (int k = rows.plain; k < rows.count; ++k) rows.rate[k] = Vec<T>{};
   if (sizeof(T) == 4 && any<T>(left)) {  // taking a stiff row out again leaves its rounding, too much in float32
-    copy_tiles(w.sum, w.mass, w.shape, nb);
+    place_mass<T>(s, w);
     for (int k = 0; k < rows.plain; ++k) rows.rate[k] = rows.stiffness[k];
   }
-  add_rows<T>(rows, rows.rate, w.sum, w.shape, nb);
-  copy_tiles(w.hessian, w.sum, w.shape, nb);
-  if (general && rows.count > rows.plain) add_cones<T>(rows, w.hessian, w.shape, nb);
-  factorize<T>(w.hessian, w.inverse, w.panel, w.below, w.shape, nb);
+  const int kept = list_changes<T>(rows, rows.rate, w.sum);
+  int active = kept;
+  for (int c = 0; general && c < rows.cones; ++c) {
+    couple_cone<T>(rows, c);
+    rows.active[active++] = rows.pieces - rows.cones + c;
+  }
+  factorize<T>(w, kept, active, nb);
   for (int i = 0; i < nb * kTile; ++i) w.search[i] = -w.grad[i];
   substitute<T>(w.hessian, w.inverse, w.search, w.shape, nb);
 }
@@ -198,15 +186,14 @@ Mask<T> iterate(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
   done |= certified<T>(w, scale, done, tolerance, nb);
   const bool newton = !general || s.solver == kNewton;
   if (newton) {
-    copy_tiles(w.sum, w.mass, w.shape, nb);
     for (int k = 0; k < rows.plain; ++k) rows.stiffness[k] = Vec<T>{};
   } else if (any<T>(~done)) {
-    factorize_mass<T>(w, nb);
+    factorize<T>(w, 0, 0, nb);
     solve_mass<T>(w, nb);
     for (int i = 0; i < padded; ++i) w.search[i] = -w.solved[i];
   }
   for (int step = 0; step < s.iterations && any<T>(~done); ++step) {
-    if (newton) newton_direction<T, general>(w, done, nb);
+    if (newton) newton_direction<T, general>(s, w, done, nb);
     if (newton && step > 0) {
       const Vec<T> decrement = T(-0.5) * dot<T>(w.grad, w.search, padded);
       done |= ~(scale * decrement >= tolerance);
@@ -214,7 +201,7 @@ Mask<T> iterate(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
     }
 
     multiply_sparse<T>(s, w.sparse, w.search, w.search_momentum, padded);
-    row_products<T>(rows, w.search, rows.rate, nb);
+    slot_products<T>(rows, w.search, rows.rate, nb);
     Line<T> line = {&rows, {}, T(0.5) * dot<T>(w.search, w.search_momentum, padded)};
     for (int i = 0; i < padded; ++i) line.linear += w.search[i] * (w.momentum[i] - w.force[i]);
     const Vec<T> length = square_root<T>(dot<T>(w.search, w.search, padded));
@@ -241,24 +228,13 @@ Mask<T> iterate(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
   return niter;
 }
 
-// The joint forces of the group's rows at w.qacc, to w.grad.
-template <class T, bool general>
-void forces(const Problem<T>& p, Work<T>& w) {
-  const int nb = tiles(p.system->nv), padded = nb * kTile;
-  Rows<T>& rows = w.rows;
-  for (int i = 0; i < padded; ++i) w.grad[i] = Vec<T>{};
-  row_products<T>(rows, w.qacc, rows.rate, nb);
-  for (int k = 0; k < rows.count; ++k) rows.rate[k] -= rows.aref[k];
-  add_pull<T, general>(rows, rows.rate, w.grad, nb);
-  for (int i = 0; i < padded; ++i) w.grad[i] = -w.grad[i];
-}
-
 template <class T, bool general>
 void solve_turn(const Problem<T>& p, Work<T>* works, const Turn& turn) {
   const System& s = *p.system;
+  const int padded = tiles(s.nv) * kTile;
   Rows<T>* rows[kTurn];
   for (int g = 0; g < turn.groups; ++g) rows[g] = &works[g].rows;
-  pack_factored<T>(p.factors, turn, rows, works[0].arms, works[0].search);
+  pack_factored<T>(p.factors, turn, rows, works[0].cdof, works[0].search);
   for (int g = 0; g < turn.groups; ++g) {
     Work<T>& w = works[g];
     const int64_t world = turn.world + g * kLanes<T>;
@@ -266,14 +242,16 @@ void solve_turn(const Problem<T>& p, Work<T>* works, const Turn& turn) {
     Mask<T> niter = {};
     if (rows[g]->count) {
       find_shape<T>(s, w);
-      pack_mass<T>(s, p.mass, p.worlds, world, count, w);
+      load_vector<T>(p.mass + world, s.nC(), p.worlds, count, w.sparse, int(s.nC()));
+      place_mass<T>(s, w);
       niter = iterate<T, general>(p, w, world, count);
     } else {
       load_vector<T>(p.qacc_smooth + world, s.nv, p.worlds, count, w.qacc, int(s.nv));
+      for (int i = 0; i < padded; ++i) w.pull[i] = Vec<T>{};
     }
-    forces<T, general>(p, w);
+    for (int i = 0; i < padded; ++i) w.pull[i] = -w.pull[i];
     store_vector<T>(p.qacc + world, w.qacc, s.nv, p.worlds, count);
-    store_vector<T>(p.qfrc_constraint + world, w.grad, s.nv, p.worlds, count);
+    store_vector<T>(p.qfrc_constraint + world, w.pull, s.nv, p.worlds, count);
     for (int lane = 0; lane < count; ++lane) p.niter[world + lane] = int32_t(niter[lane]);
   }
 }

@@ -40,6 +40,11 @@ inline int64_t contact_rows(const System& s, int64_t contact) {
 // Rows of a cone's block, of those that slide: one of the sizes there is code for.
 inline int cone_size(int64_t rows) { return rows <= 2 ? 2 : rows == 3 ? 3 : kBlock; }
 
+// A constraint of a world: its piece (-1 of a single row), and the first of its slots among all rows.
+struct Entry {
+  int constraint, piece, slot, lane;
+};
+
 // A row of friction: its slot among all rows, and here.
 struct Place {
   int row, slot, lane;
@@ -63,7 +68,7 @@ struct Friction {
   int64_t width;  // slots there are for a contact
   Entry* entries;
   Place* places;
-  int losses, contacts, place_count;
+  int losses, contacts, entry_count, place_count;
 };
 
 inline int64_t friction_width(const System& s) { return s.cone ? cone_size(s.axes - 1) : 2 * (s.axes - 1); }
@@ -72,7 +77,7 @@ template <class T>
 Friction<T> lay_out_friction(Arena& arena, const System& s) {
   Friction<T> f;
   f.width = friction_width(s);
-  const size_t padded = size_t(tiles(s.nv)) * kTile, rows = size_t(s.slots());
+  const size_t padded = size_t(tiles(s.nv)) * kTile, rows = size_t(s.ngiven + s.rows);
   const size_t slots = size_t(s.nf + s.contacts * f.width);
   for (Vec<T>** x : {&f.b, &f.force}) *x = arena.take<Vec<T>>(rows);
   for (Vec<T>** x : {&f.root, &f.joint}) *x = arena.take<Vec<T>>(padded);
@@ -102,8 +107,8 @@ Friction<T> reserve_friction(const System& s) {
 template <class T, bool general>
 Vec<T> start_forces(Work<T>& w, Friction<T>& f, int nb) {
   const Rows<T>& rows = w.rows;
-  row_products<T>(rows, w.smooth, f.b, nb);
-  row_products<T>(rows, w.qacc, f.force, nb);
+  slot_products<T>(rows, w.smooth, f.b, nb);
+  slot_products<T>(rows, w.qacc, f.force, nb);
   for (int k = 0; k < rows.count; ++k) {
     f.b[k] -= rows.aref[k];
     f.force[k] -= rows.aref[k];
@@ -114,11 +119,12 @@ Vec<T> start_forces(Work<T>& w, Friction<T>& f, int nb) {
     f.force[k] = -rows.weight[k] * p;
     twice += rows.weight[k] * p * p;
   }
-  for (int c = 0; general && c < cones<T>(rows); ++c) {
-    Vec<T>*force = f.force + rows.plain + c * rows.axes, p[kMaxAxes];
+  for (int c = 0; general && c < rows.cones; ++c) {
+    const Piece& piece = cone_piece<T>(rows, c);
+    Vec<T>*force = f.force + piece.slot, p[kMaxAxes];
     project<T>(rows, c, force, p);
-    for (int j = 0; j < rows.axes; ++j) force[j] = -rows.cone_weight[c] * p[j];
-    twice += rows.cone_weight[c] * dot<T>(p, p, rows.axes);
+    for (int j = 0; j < piece.axes; ++j) force[j] = -rows.cone_weight[c] * p[j];
+    twice += rows.cone_weight[c] * dot<T>(p, p, piece.axes);
   }
   return T(0.5) * twice;
 }
@@ -131,26 +137,41 @@ void open_friction(Friction<T>& f, int slot, int padded) {
   f.blocks[slot] = 0;
 }
 
-// Copies a row of all rows to a slot of friction.
+// J of the k-th slot of a constraint, to `target`, which is zero.
 template <class T>
-void place_row(const Rows<T>& rows, Friction<T>& f, Place place, uint64_t reach, T least, int nb) {
-  const Vec<T>* source = rows.jac + size_t(place.row) * nb * kTile;
-  Vec<T>* target = f.half + size_t(place.slot) * nb * kTile;
-  for (int b = 0; b < nb; ++b) {
-    if (!has_block(rows.blocks[place.row], b)) continue;
-    for (int c = b * kTile; c < (b + 1) * kTile; ++c) target[c][place.lane] = source[c][place.lane];
+void place_jac(const Rows<T>& rows, const Entry& entry, int k, Vec<T>* target, int nb) {
+  const int lane = entry.lane;
+  if (entry.piece < 0) {
+    target[rows.dof[entry.slot]][lane] = rows.value[entry.slot][lane];
+    return;
   }
+  const Piece& piece = rows.piece[entry.piece];
+  const size_t stride = size_t(nb) * kTile;
+  const Vec<T>*normal = rows.jac + piece.row * stride, *row = normal + (piece.pyramid ? k / 2 + 1 : k) * stride;
+  const T along = piece.pyramid ? T(1) : T(0), across = piece.pyramid && k % 2 ? T(-1) : T(1);
+  for (int b = 0; b < nb; ++b) {
+    if (!has_block(piece.blocks, b)) continue;
+    for (int c = b * kTile; c < (b + 1) * kTile; ++c) target[c][lane] = along * normal[c][lane] + across * row[c][lane];
+  }
+}
+
+// Copies the k-th slot of a constraint to a slot of friction.
+template <class T>
+void place_row(const System& s, const Rows<T>& rows, Friction<T>& f, const Entry& entry, int k, int slot, T least,
+               int nb) {
+  const Place place = {entry.slot + k, slot, entry.lane};
+  place_jac<T>(rows, entry, k, f.half + size_t(slot) * nb * kTile, nb);
   f.slot_b[place.slot][place.lane] = f.b[place.row][place.lane];
   f.slot_force[place.slot][place.lane] = f.force[place.row][place.lane];
   f.least[place.slot][place.lane] = least;
-  f.blocks[place.slot] |= reach;
+  f.blocks[place.slot] |= s.reach[entry.constraint];
   f.places[f.place_count++] = place;
 }
 
 template <class T>
 void place_loss(const NoSlip<T>& p, const Rows<T>& rows, Friction<T>& f, const Entry& entry, int slot, int nb) {
   if (slot == f.losses) open_friction<T>(f, f.losses++, nb * kTile);
-  place_row<T>(rows, f, {entry.slot, slot, entry.lane}, p.system->reach[entry.constraint], kMinVal<T>, nb);
+  place_row<T>(*p.system, rows, f, entry, 0, slot, kMinVal<T>, nb);
   f.bound[slot][entry.lane] = p.factors.loss[entry.constraint - p.system->ne];
 }
 
@@ -167,25 +188,36 @@ void place_contact(const NoSlip<T>& p, const Rows<T>& rows, Friction<T>& f, cons
   const T* friction = p.factors.friction + contact;
   for (int r = 0; r < count; ++r) {
     const T scale = s.cone ? friction[(r + 1) * s.contacts] : T(1);
-    const Place place = {entry.slot + normal + r, first + r, entry.lane};
-    place_row<T>(rows, f, place, s.reach[entry.constraint], kFlat<T> * scale * scale, nb);
+    place_row<T>(s, rows, f, entry, normal + r, first + r, kFlat<T> * scale * scale, nb);
   }
   if (!s.cone) return;
   f.bound[first][entry.lane] = friction[0] * f.force[entry.slot][entry.lane];
   f.rank[first][entry.lane] = T(count);
 }
 
+// The constraints of each world, in C's order.
+template <class T>
+void list_entries(const Rows<T>& rows, Friction<T>& f) {
+  f.entry_count = 0;
+  const auto add = [&](int constraint, int piece, int slot, int lane) {
+    if (constraint >= 0) f.entries[f.entry_count++] = {constraint, piece, slot, lane};
+  };
+  for (int lane = 0; lane < kLanes<T>; ++lane) {
+    Entry* first = f.entries + f.entry_count;
+    for (int k = 0; k < rows.singles; ++k) add(int(rows.single[k][lane]), -1, k, lane);
+    for (int p = 0; p < rows.pieces; ++p) add(rows.owner[p * kLanes<T> + lane], p, rows.piece[p].slot, lane);
+    std::sort(first, f.entries + f.entry_count, [](const Entry& a, const Entry& b) { return a.constraint < b.constraint; });
+  }
+}
+
 // The rows of friction in their slots.
 template <class T>
 void place_friction(const NoSlip<T>& p, const Rows<T>& rows, Friction<T>& f, int nb) {
   const System& s = *p.system;
-  Entry* end = std::copy(rows.entries, rows.entries + rows.entry_count, f.entries);
-  std::sort(f.entries, end, [](const Entry& a, const Entry& b) {
-    return a.lane != b.lane ? a.lane < b.lane : a.constraint < b.constraint;
-  });
+  list_entries<T>(rows, f);
   f.losses = f.contacts = f.place_count = 0;
   int lane = -1, losses = 0, contacts = 0;
-  for (const Entry* e = f.entries; e < end; ++e) {
+  for (const Entry* e = f.entries; e < f.entries + f.entry_count; ++e) {
     if (e->lane != lane) losses = contacts = 0;
     lane = e->lane;
     const int64_t contact = e->constraint - s.ngiven;
@@ -434,19 +466,24 @@ Mask<T> sweep(const System& s, Friction<T>& f, Mask<T> going, Vec<T> scale, Vec<
 template <class T>
 void joint_forces(const Rows<T>& rows, const Vec<T>* force, Vec<T>* x, int nb) {
   for (int i = 0; i < nb * kTile; ++i) x[i] = Vec<T>{};
-  for (int k = 0; k < rows.count; ++k) add_multiple<T>(rows, k, force[k], x, nb);
+  for (int k = 0; k < rows.singles; ++k) x[rows.dof[k]] += rows.value[k] * force[k];
+  int active = 0;
+  for (int p = 0; p < rows.pieces; ++p) {
+    if (set_pull<T>(rows, p, force + rows.piece[p].slot)) rows.active[active++] = p;
+  }
+  add_pulls<T>(rows, active, x, nb);
 }
 
 // The forces of a group into theirs of all rows, which are zero.
 template <class T>
-void store_forces(const NoSlip<T>& p, const Rows<T>& rows, const Friction<T>& f, int64_t world) {
+void store_forces(const NoSlip<T>& p, const Friction<T>& f, int64_t world) {
   const System& s = *p.system;
-  for (int e = 0; e < rows.entry_count; ++e) {
-    const Entry& entry = rows.entries[e];
+  for (int e = 0; e < f.entry_count; ++e) {
+    const Entry& entry = f.entries[e];
     const int64_t contact = entry.constraint - s.ngiven;
     const int64_t first = contact < 0 ? entry.constraint : s.ngiven + s.contact_row[contact];
     const int64_t count = contact < 0 ? 1 : contact_rows(s, contact);
-    const bool cone = s.is_cone(entry.constraint);
+    const bool cone = s.kind(entry.constraint) == Kind::cone;
     for (int64_t r = 0; r < count; ++r) {
       const T scale = cone ? p.factors.friction[r * s.contacts + contact] : T(1);
       p.force[(first + r) * p.worlds + world + entry.lane] = scale * f.force[entry.slot + r][entry.lane];
@@ -494,7 +531,7 @@ void noslip_group(const NoSlip<T>& p, Work<T>& w, Friction<T>& f, int64_t world,
   if (w.rows.count) {
     const Vec<T> scale = factor_inertia<T>(p, w, f, world, count);
     sweeps = find_forces<T, general>(p, w, f, scale, nb);
-    store_forces<T>(p, w.rows, f, world);
+    store_forces<T>(p, f, world);
   }
   joint_forces<T>(w.rows, f.force, w.force, nb);
   store_vector<T>(p.qfrc_constraint + world, w.force, s.nv, p.worlds, count);
@@ -510,7 +547,7 @@ void noslip_turn(const NoSlip<T>& p, Work<T>* works, const Turn& turn) {
   const size_t worlds = size_t((turn.groups - 1) * kLanes<T> + turn.last);
   Rows<T>* rows[kTurn];
   for (int g = 0; g < turn.groups; ++g) rows[g] = &works[g].rows;
-  pack_factored<T>(p.factors, turn, rows, works[0].arms, works[0].search);
+  pack_factored<T>(p.factors, turn, rows, works[0].cdof, works[0].search);
   for (int64_t i = 0; i < s.ngiven + s.rows; ++i) std::memset(p.force + i * p.worlds + turn.world, 0, worlds * sizeof(T));
   Friction<T> friction = reserve_friction<T>(s);
   for (int g = 0; g < turn.groups; ++g) {

@@ -25,8 +25,8 @@ inline Mask<T> is_stiff(const Rows<T>& rows, int k, Vec<T> residual) {
 }
 
 template <class T>
-inline int cones(const Rows<T>& rows) {
-  return (rows.count - rows.plain) / rows.axes;
+inline const Piece& cone_piece(const Rows<T>& rows, int cone) {
+  return rows.piece[rows.pieces - rows.cones + cone];
 }
 
 // Where the scaled residual (N, U) of a cone is, T = |U|.
@@ -45,9 +45,9 @@ struct Zone {
 
 // |U|, and one over it (over 1 where it is zero).
 template <class T>
-inline Vec<T> slide(const Rows<T>& rows, const Vec<T>* z, Vec<T>* inverse) {
+inline Vec<T> slide(const Vec<T>* z, int axes, Vec<T>* inverse) {
   Vec<T> square = {};
-  for (int j = 1; j < rows.axes; ++j) square += z[j] * z[j];
+  for (int j = 1; j < axes; ++j) square += z[j] * z[j];
   const Vec<T> t = square_root<T>(square);
   *inverse = T(1) / (t > 0 ? t : fill<T>(1));
   return t;
@@ -56,31 +56,50 @@ inline Vec<T> slide(const Rows<T>& rows, const Vec<T>* z, Vec<T>* inverse) {
 // The vector p of a cone with scaled residual z.
 template <class T>
 inline void project(const Rows<T>& rows, int cone, const Vec<T>* z, Vec<T>* p) {
+  const int axes = cone_piece<T>(rows, cone).axes;
   Vec<T> inverse;
-  const Vec<T> mu = rows.cone_mu[cone], t = slide<T>(rows, z, &inverse);
+  const Vec<T> mu = rows.cone_mu[cone], t = slide<T>(z, axes, &inverse);
   const Zone<T> zone(z[0], t, mu);
   p[0] = zone.middle ? zone.slip : zone.bottom ? z[0] : Vec<T>{};
   const Vec<T> share = zone.middle ? -mu * zone.slip * inverse : zone.bottom ? fill<T>(1) : Vec<T>{};
-  for (int j = 1; j < rows.axes; ++j) p[j] = share * z[j];
+  for (int j = 1; j < axes; ++j) p[j] = share * z[j];
 }
 
-// x += J' D p: minus the joint forces of all rows at residuals.
+// Lists a piece whose rows of J pull, and says whether there is any pull.
+template <class T>
+inline bool set_pull(const Rows<T>& rows, int p, const Vec<T>* force) {
+  const Piece& piece = rows.piece[p];
+  Vec<T>* pull = rows.pull + piece.row;
+  gather<T>(piece, force, pull);
+  Mask<T> pulls = {};
+  for (int a = 0; a < piece.axes; ++a) pulls |= pull[a] != 0;
+  return any<T>(pulls);
+}
+
+// x = J' D p: minus the joint forces of all rows at their residuals.
 template <class T, bool general>
-void add_pull(const Rows<T>& rows, const Vec<T>* residual, Vec<T>* x, int nb) {
-  for (int k = 0; k < rows.plain; ++k) {
-    const Vec<T> pull = rows.weight[k] * within<T, general>(rows, k, residual[k]);
-    if (any<T>(pull != 0)) add_multiple<T>(rows, k, pull, x, nb);
+void find_pull(const Rows<T>& rows, Vec<T>* x, int nb) {
+  for (int i = 0; i < nb * kTile; ++i) x[i] = Vec<T>{};
+  for (int k = 0; k < rows.singles; ++k) {
+    x[rows.dof[k]] += rows.value[k] * (rows.weight[k] * within<T, general>(rows, k, rows.residual[k]));
   }
-  if (!general) return;
-  for (int c = 0; c < cones<T>(rows); ++c) {
-    const int first = rows.plain + c * rows.axes;
-    Vec<T> p[kMaxAxes];
-    project<T>(rows, c, residual + first, p);
-    for (int j = 0; j < rows.axes; ++j) {
-      const Vec<T> pull = rows.cone_weight[c] * p[j];
-      if (any<T>(pull != 0)) add_multiple<T>(rows, first + j, pull, x, nb);
+  int active = 0;
+  const int first_cone = rows.pieces - rows.cones;
+  for (int p = 0; p < rows.pieces; ++p) {
+    const Piece& piece = rows.piece[p];
+    Vec<T> force[2 * kMaxAxes];
+    if (general && p >= first_cone) {
+      project<T>(rows, p - first_cone, rows.residual + piece.slot, force);
+      for (int a = 0; a < piece.axes; ++a) force[a] *= rows.cone_weight[p - first_cone];
+    } else {
+      for (int k = 0; k < piece.slots(); ++k) {
+        const int slot = piece.slot + k;
+        force[k] = rows.weight[slot] * within<T, general>(rows, slot, rows.residual[slot]);
+      }
     }
+    if (set_pull<T>(rows, p, force)) rows.active[active++] = p;
   }
+  add_pulls<T>(rows, active, x, nb);
 }
 
 // Twice the cost of all rows at residuals.
@@ -92,58 +111,53 @@ Vec<T> row_cost(const Rows<T>& rows, const Vec<T>* residual) {
     sum += general ? rows.weight[k] * p * (T(2) * residual[k] - p) : rows.weight[k] * p * p;
   }
   if (!general) return sum;
-  for (int c = 0; c < cones<T>(rows); ++c) {
+  for (int c = 0; c < rows.cones; ++c) {
+    const Piece& piece = cone_piece<T>(rows, c);
     Vec<T> p[kMaxAxes];
-    project<T>(rows, c, residual + rows.plain + c * rows.axes, p);
-    sum += rows.cone_weight[c] * dot<T>(p, p, rows.axes);
+    project<T>(rows, c, residual + piece.slot, p);
+    sum += rows.cone_weight[c] * dot<T>(p, p, piece.axes);
   }
   return sum;
 }
 
-// A += J' S J, with S the second derivative of the cost of cones: a row along the cone's side, and rows across it.
+// The second derivatives of a cone's cost by its axes: stiff along the cone's side, and across it.
 template <class T>
-void add_cones(Rows<T>& rows, Vec<T>* target, const uint64_t* shape, int nb) {
-  const size_t stride = size_t(nb) * kTile;
-  Vec<T>* const weight = rows.rate + rows.plain;
-  for (int c = 0; c < cones<T>(rows); ++c) {
-    const int first = rows.plain + c * rows.axes;
-    const Vec<T>*z = rows.residual + first, *jac = rows.jac + size_t(first) * stride;
-    Vec<T>* bent = rows.bent + size_t(c) * rows.axes * stride;
-    Vec<T> inverse, unit[kMaxAxes], one = fill<T>(1);
-    const Vec<T> mu = rows.cone_mu[c], t = slide<T>(rows, z, &inverse);
-    const Zone<T> zone(z[0], t, mu);
-    for (int j = 1; j < rows.axes; ++j) unit[j] = zone.middle ? z[j] * inverse : Vec<T>{};
-    const Vec<T> press = zone.middle ? one / (one + mu * mu) : zone.bottom ? one : Vec<T>{};
-    const Vec<T> bend = zone.middle ? -mu * zone.slip * inverse : zone.bottom ? one : Vec<T>{};
-    for (int j = 0; j < rows.axes; ++j) weight[c * rows.axes + j] = rows.cone_weight[c] * (j ? bend : press);
-    for (size_t e = 0; e < stride; ++e) {
-      if (!has_block(rows.blocks[first], int(e / kTile))) continue;
-      Vec<T> along = {};
-      for (int j = 1; j < rows.axes; ++j) along += unit[j] * jac[size_t(j) * stride + e];
-      bent[e] = jac[e] - mu * along;
-      for (int j = 1; j < rows.axes; ++j) bent[size_t(j) * stride + e] = jac[size_t(j) * stride + e] - unit[j] * along;
+inline void couple_cone(const Rows<T>& rows, int cone) {
+  const Piece& piece = cone_piece<T>(rows, cone);
+  const Vec<T>* z = rows.residual + piece.slot;
+  Vec<T>* coupling = rows.coupling + size_t(piece.row) * rows.axes;
+  Vec<T> inverse, side[kMaxAxes], one = fill<T>(1), zero = {};
+  const Vec<T> mu = rows.cone_mu[cone], weight = rows.cone_weight[cone], t = slide<T>(z, piece.axes, &inverse);
+  const Zone<T> zone(z[0], t, mu);
+  const Vec<T> press = weight * (zone.middle ? one / (one + mu * mu) : zone.bottom ? one : zero);
+  const Vec<T> bend = weight * (zone.middle ? -mu * zone.slip * inverse : zone.bottom ? one : zero);
+  const Vec<T> turned = zone.middle ? bend : zero;
+  side[0] = one;
+  for (int j = 1; j < piece.axes; ++j) side[j] = zone.middle ? -mu * z[j] * inverse : zero;
+  for (int j = 0; j < piece.axes; ++j) {
+    for (int k = 0; k < piece.axes; ++k) {
+      Vec<T> sum = press * side[j] * side[k];
+      if (j && k) sum -= turned * (z[j] * inverse) * (z[k] * inverse);
+      if (j && j == k) sum += bend;
+      coupling[j * piece.axes + k] = sum;
     }
   }
-  Rows<T> made = rows;
-  made.jac = rows.bent;
-  made.blocks = rows.blocks + rows.plain;
-  made.count = rows.count - rows.plain;
-  add_rows<T>(made, weight, target, shape, nb);
 }
 
 // Before a line search: what the cost of each cone along the line is made of.
 template <class T>
 void prepare_cones(const Rows<T>& rows) {
-  for (int c = 0; c < cones<T>(rows); ++c) {
-    const Vec<T>*z = rows.residual + rows.plain + c * rows.axes, *v = rows.rate + rows.plain + c * rows.axes;
+  for (int c = 0; c < rows.cones; ++c) {
+    const Piece& piece = cone_piece<T>(rows, c);
+    const Vec<T>*z = rows.residual + piece.slot, *v = rows.rate + piece.slot;
     Vec<T>*line = rows.cone_line + c * kConeLine, p[kMaxAxes];
     project<T>(rows, c, z, p);
     line[0] = z[0];
     line[1] = v[0];
-    line[2] = dot<T>(z + 1, z + 1, rows.axes - 1);
-    line[3] = dot<T>(z + 1, v + 1, rows.axes - 1);
-    line[4] = dot<T>(v + 1, v + 1, rows.axes - 1);
-    line[5] = dot<T>(p, p, rows.axes);
+    line[2] = dot<T>(z + 1, z + 1, piece.axes - 1);
+    line[3] = dot<T>(z + 1, v + 1, piece.axes - 1);
+    line[4] = dot<T>(v + 1, v + 1, piece.axes - 1);
+    line[5] = dot<T>(p, p, piece.axes);
   }
 }
 

@@ -8,8 +8,11 @@
 #include <mutex>
 #include <numeric>
 #include <stdexcept>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
+
+#include "matrix.h"
 
 namespace {
 
@@ -37,30 +40,32 @@ struct SystemSpec {
   double tolerance, ls_tolerance, noslip_tolerance;
   const int64_t *M_rowadr, *M_rownnz, *M_colind, *dof_bodyid;
   const int64_t *given_start, *given_dof;             // first value of each given row, then their number; their dofs
-  const int64_t *row_axis;                            // of each contact row
   const int64_t *contact_row;                         // first row of each contact, then their number
   const int64_t *side_start, *side_root;              // the sides of each contact, and the tree each is described in
   const int64_t *column_start, *column_dof, *column_sign;  // the dofs of each side
 };
 
-struct Column {
-  int dof, sign;
-};
-
 constexpr int64_t kNewton = 2;  // mjSOL_NEWTON
+constexpr int kWord = 32;       // dofs in a word of the tables of signs
+
+// What a constraint is made of. A `single` is a given row of one dof.
+enum class Kind { single, given, normal, pyramid, cone };
 
 // The structure of the constraint problem of a model. Constraints are its given rows, then its contacts.
 struct System {
   int64_t nv, nbody, ngiven, nJ, contacts, rows, axes, ne, nf, cone, solver, iterations, ls_iterations, noslip_iterations;
   double tolerance, ls_tolerance, noslip_tolerance;
-  std::vector<int64_t> M_rowadr, M_rownnz, M_colind, dof_bodyid, given_start, given_dof, row_axis, contact_row;
-  std::vector<int64_t> side_start, side_root, column_start;
-  std::vector<Column> columns;
+  std::vector<int64_t> M_rowadr, M_rownnz, M_colind, dof_bodyid, given_start, given_dof, contact_row;
+  std::vector<int64_t> side_start, side_root;
+  std::vector<uint32_t> plus, minus;  // of each side, the dofs that move it, forward or backward: a bit each
+  std::vector<int64_t> below_start, below;  // the dofs that each dof carries, and where they start
+  std::vector<size_t> place;  // where each element of M is in tiles
+  std::vector<uint64_t> mass_shape;
   std::vector<uint64_t> blocks;  // tile columns of J that a constraint touches
   std::vector<uint64_t> reach;   // those of J L^-1, of M = L' D L: of the dofs that carry these, too
-  std::vector<int> order;        // of filling the slots: cones last
-  std::vector<bool> fresh;       // at each place of the order: whether other trees are touched than before it
-  int64_t cones = 0;
+  std::vector<int> singles;      // by dof
+  std::vector<int> order;        // of all others, as they fill the pieces of rows.h; cones last
+  std::vector<bool> fresh;       // at each place of the order: whether it cannot share a piece with those before it
 
   explicit System(const SystemSpec& s)
       : nv(s.nv), nbody(s.nbody), ngiven(s.ngiven), nJ(s.nJ), contacts(s.contacts), rows(s.rows), axes(s.axes),
@@ -69,57 +74,121 @@ struct System {
         noslip_tolerance(s.noslip_tolerance), M_rowadr(s.M_rowadr, s.M_rowadr + s.nv),
         M_rownnz(s.M_rownnz, s.M_rownnz + s.nv), dof_bodyid(s.dof_bodyid, s.dof_bodyid + s.nv),
         given_start(s.given_start, s.given_start + s.ngiven + 1), given_dof(s.given_dof, s.given_dof + s.nJ),
-        row_axis(s.row_axis, s.row_axis + s.rows), contact_row(s.contact_row, s.contact_row + s.contacts + 1),
+        contact_row(s.contact_row, s.contact_row + s.contacts + 1),
         side_start(s.side_start, s.side_start + s.contacts + 1),
-        side_root(s.side_root, s.side_root + s.side_start[s.contacts]),
-        column_start(s.column_start, s.column_start + s.side_start[s.contacts] + 1) {
+        side_root(s.side_root, s.side_root + s.side_start[s.contacts]) {
     M_colind.assign(s.M_colind, s.M_colind + nC());
-    for (int64_t e = 0; e < column_start.back(); ++e) columns.push_back({int(s.column_dof[e]), int(s.column_sign[e])});
-    for (int64_t i = 0; i < constraints(); ++i) cones += is_cone(i);
+    place_mass();
+    list_below();
+    list_columns(s);
+    list_order();
   }
 
   int64_t nC() const { return nv ? M_rowadr[nv - 1] + M_rownnz[nv - 1] : 0; }
   int64_t constraints() const { return ngiven + contacts; }
+  int64_t words() const { return (nv + kWord - 1) / kWord; }
   int64_t root(int64_t dof) const { return M_colind[size_t(M_rowadr[size_t(dof)])]; }  // of the dofs that carry it
-  bool is_cone(int64_t constraint) const {
-    const int64_t contact = constraint - ngiven;
-    return cone && contact >= 0 && contact_row[size_t(contact) + 1] - contact_row[size_t(contact)] > 1;
+  int64_t dof_of(int64_t single) const { return given_dof[size_t(given_start[size_t(single)])]; }
+  Kind kind(int64_t constraint) const {
+    const int64_t i = constraint - ngiven;
+    if (i < 0) return given_start[constraint + 1] - given_start[constraint] == 1 ? Kind::single : Kind::given;
+    if (contact_row[i + 1] - contact_row[i] == 1) return Kind::normal;
+    return cone ? Kind::cone : Kind::pyramid;
+  }
+  // Rows of J that make the rows of a constraint.
+  int64_t axes_of(int64_t constraint) const {
+    const int64_t i = constraint - ngiven;
+    if (i < 0) return 1;
+    const int64_t count = contact_row[i + 1] - contact_row[i];
+    return kind(constraint) == Kind::pyramid ? count / 2 + 1 : count;
   }
   // Whether there is more than rows that only push, and Newton's method.
-  bool general() const { return ne || nf || cones || solver != kNewton; }
-  // Slots that a world can use: each cone has as many as the contact with most axes.
-  int64_t slots() const { return cones ? constraints() - cones + cone_slots() : ngiven + rows; }
-  int64_t cone_slots() const { return cones * axes; }
+  bool general() const { return ne || nf || (cone && axes > 1) || solver != kNewton; }
 
-  // Constraints of the same trees together, so that a slot holds rows of no others: rows of four humanoids, mixed, would
-  // make a slot as wide as all of them. Of these those of many blocks first, so that the worlds' rows in a slot are
-  // alike (one humanoid: the slots of a group then add to 340 tiles of H in all, in the order of rows to 410).
-  template <class Bit>
-  void list_blocks(const Bit& block_bit) {
+ private:
+  void place_mass() {
+    const int nb = tiles(nv);
+    mass_shape.resize(size_t(nb));
+    for (int i = 0; i < nb; ++i) mass_shape[i] = block_bit(i);
+    for (int64_t i = 0; i < nv; ++i) {
+      for (int64_t e = M_rowadr[i]; e < M_rowadr[i] + M_rownnz[i]; ++e) {
+        const int64_t j = M_colind[e];
+        mass_shape[i / kTile] |= block_bit(int(j / kTile));
+        place.push_back(element(i, j));
+      }
+    }
+  }
+
+  void list_below() {
+    std::vector<std::vector<int64_t>> carried(size_t(nv), std::vector<int64_t>{});
+    for (int64_t i = 0; i < nv; ++i) {
+      for (int64_t e = M_rowadr[i]; e + 1 < M_rowadr[i] + M_rownnz[i]; ++e) carried[size_t(M_colind[e])].push_back(i);
+    }
+    for (const auto& dofs : carried) {
+      below_start.push_back(int64_t(below.size()));
+      below.insert(below.end(), dofs.begin(), dofs.end());
+    }
+    below_start.push_back(int64_t(below.size()));
+  }
+
+  void list_columns(const SystemSpec& s) {
     blocks.assign(size_t(constraints()), 0);
     reach = blocks;
-    std::vector<uint64_t> trees(blocks.size(), 0);  // a bit for the root of each, roots 64 apart share one
     const auto touch = [&](int64_t constraint, int64_t dof) {
-      blocks[size_t(constraint)] |= block_bit(dof);
-      for (int64_t e = 0; e < M_rownnz[dof]; ++e) reach[size_t(constraint)] |= block_bit(M_colind[M_rowadr[dof] + e]);
-      trees[size_t(constraint)] |= uint64_t(1) << (root(dof) & 63);
+      blocks[constraint] |= block_bit(int(dof / kTile));
+      for (int64_t e = 0; e < M_rownnz[dof]; ++e) reach[constraint] |= block_bit(int(M_colind[M_rowadr[dof] + e] / kTile));
     };
     for (int64_t r = 0; r < ngiven; ++r) {
       for (int64_t e = given_start[r]; e < given_start[r + 1]; ++e) touch(r, given_dof[e]);
     }
+    plus.assign(side_root.size() * words(), 0);
+    minus = plus;
     for (int64_t c = 0; c < contacts; ++c) {
-      for (int64_t e = column_start[side_start[c]]; e < column_start[side_start[c + 1]]; ++e) {
-        touch(ngiven + c, columns[size_t(e)].dof);
+      for (int64_t side = side_start[c]; side < side_start[c + 1]; ++side) {
+        for (int64_t e = s.column_start[side]; e < s.column_start[side + 1]; ++e) {
+          const int64_t dof = s.column_dof[e];
+          auto& signs = s.column_sign[e] > 0 ? plus : minus;
+          signs[side * words() + dof / kWord] |= uint32_t(1) << (dof % kWord);
+          touch(ngiven + c, dof);
+        }
       }
     }
-    order.resize(blocks.size());
-    std::iota(order.begin(), order.end(), 0);
+  }
+
+  // A bit for the root of each tree that a constraint touches; roots 64 apart share one.
+  uint64_t trees(int64_t constraint) const {
+    uint64_t bits = 0;
+    const auto touch = [&](int64_t dof) { bits |= uint64_t(1) << (root(dof) & 63); };
+    if (constraint < ngiven) {
+      for (int64_t e = given_start[constraint]; e < given_start[constraint + 1]; ++e) touch(given_dof[e]);
+      return bits;
+    }
+    const int64_t contact = constraint - ngiven;
+    for (int64_t side = side_start[contact]; side < side_start[contact + 1]; ++side) {
+      for (int64_t dof = 0; dof < nv; ++dof) {
+        const size_t word = size_t(side * words() + dof / kWord);
+        if ((plus[word] | minus[word]) >> (dof % kWord) & 1) touch(dof);
+      }
+    }
+    return bits;
+  }
+
+  // Constraints of one kind and of the same trees together, so that a piece holds no others: rows of four humanoids,
+  // mixed, would make a piece as wide as all of them. Of these those of many blocks first, so that the worlds' rows in
+  // a piece are alike.
+  void list_order() {
+    using Group = std::tuple<Kind, int64_t, uint64_t>;
+    std::vector<Group> groups;
+    for (int64_t i = 0; i < constraints(); ++i) {
+      groups.emplace_back(kind(i), axes_of(i), trees(i));
+      (kind(i) == Kind::single ? singles : order).push_back(int(i));
+    }
+    std::stable_sort(singles.begin(), singles.end(), [&](int a, int b) { return dof_of(a) < dof_of(b); });
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-      if (is_cone(a) != is_cone(b)) return is_cone(b);
-      if (trees[a] != trees[b]) return trees[a] < trees[b];
+      if (groups[a] != groups[b]) return groups[a] < groups[b];
       return __builtin_popcountll(blocks[a]) > __builtin_popcountll(blocks[b]);
     });
-    for (size_t o = 0; o < order.size(); ++o) fresh.push_back(o > 0 && trees[order[o]] != trees[order[o - 1]]);
+    for (size_t o = 0; o < order.size(); ++o) fresh.push_back(o == 0 || groups[order[o]] != groups[order[o - 1]]);
   }
 };
 

@@ -65,25 +65,33 @@ void copy_strided(const T* source, const int64_t* sizes, const int64_t* strides,
   }
 }
 
-// An input: owned, as the dispatcher hands it over, and contiguous, copied if it was not.
+// An input: owned, as the dispatcher hands it over, and contiguous, copied if it was not. Of one whose `rows` may lie
+// anywhere only the last dimension needs to be contiguous.
 class Input {
  public:
-  explicit Input(uint64_t value) : handle_(reinterpret_cast<Handle>(value)) {
-    int64_t dim = 0, *sizes = nullptr, *strides = nullptr;
+  explicit Input(uint64_t value, bool rows = false) : handle_(reinterpret_cast<Handle>(value)) {
+    int64_t dim = 0, *sizes = nullptr, *steps = nullptr;
     int32_t type = 0;
     check(torch.get_dim(handle_, &dim));
     check(torch.get_sizes(handle_, &sizes));
-    check(torch.get_strides(handle_, &strides));
+    check(torch.get_strides(handle_, &steps));
     check(torch.get_dtype(handle_, &type));
     dtype = type;
     shape.assign(sizes, sizes + dim);
+    if (rows && dim > 0 && steps[dim - 1] == 1) {
+      strides.assign(steps, steps + dim);
+      data = data_of(handle_);
+      return;
+    }
+    strides.resize(shape.size());
     int64_t expected = 1;
     bool contiguous = true;
     for (int64_t i = dim; i-- > 0;) {
-      contiguous = contiguous && (sizes[i] == 1 || strides[i] == expected);
+      contiguous = contiguous && (sizes[i] == 1 || steps[i] == expected);
+      strides[i] = expected;
       expected *= sizes[i];
     }
-    if (!contiguous && expected) copy(strides);
+    if (!contiguous && expected) copy(steps);
     data = data_of(handle_);
   }
   Input(const Input&) = delete;
@@ -102,11 +110,12 @@ class Input {
   int64_t worlds() const { return shape.back(); }
 
   std::vector<int64_t> shape;
+  std::vector<int64_t> strides;
   int64_t dtype = 0;
   void* data = nullptr;
 
  private:
-  void copy(const int64_t* strides) {
+  void copy(const int64_t* steps) {
     if (dtype != torch.float64 && dtype != torch.float32) {
       throw std::runtime_error("mujoco_torch: tensors must be float32 or float64");
     }
@@ -114,10 +123,10 @@ class Input {
     const int64_t dims = int64_t(shape.size());
     if (dtype == torch.float64) {
       double* target = static_cast<double*>(data_of(fresh));
-      copy_strided(static_cast<const double*>(data_of(handle_)), shape.data(), strides, dims, target);
+      copy_strided(static_cast<const double*>(data_of(handle_)), shape.data(), steps, dims, target);
     } else {
       float* target = static_cast<float*>(data_of(fresh));
-      copy_strided(static_cast<const float*>(data_of(handle_)), shape.data(), strides, dims, target);
+      copy_strided(static_cast<const float*>(data_of(handle_)), shape.data(), steps, dims, target);
     }
     torch.delete_tensor(handle_);
     handle_ = fresh;

@@ -76,11 +76,6 @@ def bodies(mjm: mujoco.MjModel) -> Part:
     subtree = np.eye(n)  # subtree[a, b] = 1 if b is a or below it
     for b in range(n - 1, 0, -1):
         subtree[parent[b]] += subtree[b]
-    # Pointer jumping: after round r a body's frame is composed with its 2**r nearest ancestors.
-    jumps, up = [], np.asarray(parent)
-    while up.any():
-        jumps.append(select(up, n))
-        up = up[up]
     free = np.isin(
         np.arange(n), [mjm.jnt_bodyid[j] for j in range(mjm.njnt) if mjm.jnt_type[j] == JointType.FREE]
     )
@@ -89,26 +84,24 @@ def bodies(mjm: mujoco.MjModel) -> Part:
     massless = mjm.body_subtreemass < MINVAL
     proper = subtree.copy()
     proper[0] = 0.0  # C sums inertia and force down to the children of the world, not into the world
-    ipos, iquat = placed(mjm, "body")
-    static = dict(body_jumps=tuple(jumps))
     arrays = dict(
+        body_parent=select(parent, n),
         # A body with a free joint starts from the world, whatever its body_pos says; that of a mocap body is zero here.
         body_frame=frames(
             np.where(free[:, None], 0.0, mjm.body_pos), np.where(free[:, None], IDENTITY, mjm.body_quat)
         )
         * ~mocap[:, None],
         body_mocap=select(mjm.body_mocapid, mjm.nmocap),
-        body_ipos=items(ipos),
-        body_iquat=items(iquat),
+        # One after the other, as the properties of dofs below.
         body_mass=items(mjm.body_mass),
-        body_inertia=items(mjm.body_inertia),
         body_invsubtreemass=items(np.where(massless, 0.0, 1.0 / np.maximum(mjm.body_subtreemass, MINVAL))),
         body_massless=items(massless),
+        body_inertia=items(mjm.body_inertia),
         body_root=select(mjm.body_rootid, n),
         body_subtree=Pattern.of_matrix(subtree),
         body_descendants=Pattern.of_matrix(proper),
     )
-    return static, arrays
+    return {}, arrays
 
 
 def joints(mjm: mujoco.MjModel) -> Part:
@@ -123,10 +116,8 @@ def joints(mjm: mujoco.MjModel) -> Part:
     scalar = [j for j in range(njnt) if types[j] in SCALAR_JOINTS]
 
     rows = nslot * n
-    slot_scalar = np.zeros((rows, nq))
     slot_qpos0 = np.zeros(rows)
     for j in scalar:
-        slot_scalar[place[j], mjm.jnt_qposadr[j]] = 1.0
         slot_qpos0[place[j]] = mjm.qpos0[mjm.jnt_qposadr[j]]
 
     def put(values: np.ndarray, joints) -> np.ndarray:
@@ -137,6 +128,7 @@ def joints(mjm: mujoco.MjModel) -> Part:
 
     quat_adr = [mjm.jnt_qposadr[j] + (3 if types[j] == JointType.FREE else 0) for j in quat]
     quat_dof = [mjm.jnt_dofadr[j] + (3 if types[j] == JointType.FREE else 0) for j in quat]
+    turns = [a + k for k in range(3) for a in quat_dof]
     quat_entries = [a + k for k in range(4) for a in quat_adr]
     keep = np.ones(nq)
     keep[quat_entries] = 0.0
@@ -150,32 +142,44 @@ def joints(mjm: mujoco.MjModel) -> Part:
     ones = np.ones(njnt)
     static = dict(nslot=nslot, nquat=len(quat), nfree=len(free))
     arrays = dict(
-        slot_scalar=Pattern.of_matrix(slot_scalar),
+        slot_qpos=_slot_qpos(mjm, place, rows),
         slot_qpos0=slot_qpos0[:, None],
-        slot_quat=select([quat.index(j) if j in quat else -1 for j in _by_place(place, rows)], len(quat)),
-        slot_free=select([free.index(j) if j in free else -1 for j in _by_place(place, rows)], len(free)),
-        slot_axis=items(put(mjm.jnt_axis, range(njnt))),
+        # One after the other: see ``InsideModel.joined``.
         slot_pos=items(put(mjm.jnt_pos, [j for j in range(njnt) if j not in free])),
+        slot_axis=items(put(mjm.jnt_axis, range(njnt))),
+        slot_free=items(put(ones, free)),
         slot_hinge=items(put(ones, [j for j in scalar if types[j] == JointType.HINGE])),
         slot_slide=items(put(ones, [j for j in scalar if types[j] == JointType.SLIDE])),
         slot_noquat=items(1.0 - put(ones, quat)),
         quat_qpos=select(quat_entries, nq),
-        quat_dof=select([a + k for k in range(3) for a in quat_dof], mjm.nv),
-        free_qpos=select([mjm.jnt_qposadr[j] + k for k in range(3) for j in free], nq),
+        quat_dof=select(turns, mjm.nv),
         qpos_keep=keep[:, None],
         qpos_dof=Pattern.of_matrix(qpos_dof),
+        qpos_rate=Pattern.of_matrix(np.concatenate([qpos_dof, np.eye(mjm.nv)[turns]])),
         jnt_slot=select(place, rows),
         jnt_parent=select(mjm.body_parentid[mjm.jnt_bodyid], n),
     )
     return static, arrays
 
 
-def _by_place(place: np.ndarray, rows: int) -> list[int]:
-    """The joint in each slot row, -1 where there is none."""
-    out = [-1] * rows
-    for j, row in enumerate(place):
-        out[row] = j
-    return out
+def _slot_qpos(mjm: mujoco.MjModel, place: np.ndarray, rows: int) -> Pattern:
+    """The elements of qpos in the joint slots: of slides and hinges, quaternions, positions of free joints.
+
+    One row for each slot, then four and three times as many, by component; none of what no joint has.
+    """
+    entries = []
+    for j, kind in enumerate(mjm.jnt_type):
+        first = int(mjm.jnt_qposadr[j])
+        if kind in SCALAR_JOINTS:
+            entries.append((place[j], first, 1))
+        if kind in QUAT_JOINTS:
+            start = first + (3 if kind == JointType.FREE else 0)
+            entries += [((1 + k) * rows + place[j], start + k, 1) for k in range(4)]
+        if kind == JointType.FREE:
+            entries += [((5 + k) * rows + place[j], first + k, 1) for k in range(3)]
+    kinds = set(mjm.jnt_type)
+    size = 8 if JointType.FREE in kinds else 5 if JointType.BALL in kinds else 1
+    return Pattern(entries, (size * rows, mjm.nq))
 
 
 def dofs(mjm: mujoco.MjModel) -> Part:
@@ -192,7 +196,8 @@ def dofs(mjm: mujoco.MjModel) -> Part:
 
     before = ancestor - np.eye(nv)  # velocity just before dof i
     axis_const = np.zeros((nv, 3))
-    column = np.zeros((nv, 3, n))
+    turning = np.full(nv, -1)  # the body that turns about its own axis
+    local_axis = np.zeros((nv, 3))
     linear = np.zeros(nv)
     scalar = np.zeros(nv)
     for i in range(nv):
@@ -209,7 +214,7 @@ def dofs(mjm: mujoco.MjModel) -> Part:
         else:  # the three turns of a ball (or of a free joint) do not move each other
             start = first + (3 if types[i] == JointType.FREE else 0)
             before[i, start : start + 3] = 0.0
-            column[i, i - start, body[i]] = 1.0
+            turning[i], local_axis[i, i - start] = body[i], 1.0
 
     limited = mjm.jnt_actfrclimited[jnt].astype(bool) if nv else np.zeros(0, bool)
     frcrange = mjm.jnt_actfrcrange[jnt] if nv else np.zeros((0, 2))
@@ -220,11 +225,12 @@ def dofs(mjm: mujoco.MjModel) -> Part:
     )
     arrays = dict(
         body_dof=Pattern.of_matrix(moved_by(mjm)),
-        dof_before=Pattern.of_matrix(before),
+        velocity_dof=Pattern.of_matrix(np.concatenate([moved_by(mjm), before])),
         dof_scalar=items(scalar),
-        dof_column=Pattern.of_matrix(column.reshape(nv, 3 * n)),
-        dof_axis=items(axis_const.reshape(nv, 3)),
         dof_linear=items(linear),
+        dof_axis=items(axis_const.reshape(nv, 3)),
+        dof_local_axis=items(local_axis),
+        dof_turning=select(turning, n),
         dof_jnt=select(jnt, njnt),
         dof_root=select(mjm.body_rootid[body], n),
         dof_armature=items(reflected(mjm).dof_armature),
@@ -247,24 +253,23 @@ def attached(mjm: mujoco.MjModel) -> Part:
         rows = [(mode == x) & ((x not in modes[2:]) | (has_target >= 0)) for x in modes]
         return np.array(rows, dtype=float).reshape(4, len(mode), 1)
 
+    own = np.zeros((n, 3)), np.tile(IDENTITY, (n, 1))
+    carried = (own, *(placed(mjm, kind) for kind in ("body", "geom", "site")))
     static = dict(
         cam_moving=bool((cam_mode != CamLightType.FIXED).any()),
         light_moving=bool((light_mode != CamLightType.FIXED).any()),
+        cam_looking=bool(np.isin(cam_mode, modes[2:]).any()),
+        light_looking=bool(np.isin(light_mode, modes[2:]).any()),
     )
     arrays = dict(
-        geom_body=select(mjm.geom_bodyid, n),
-        geom_frame=frames(*placed(mjm, "geom")),
-        site_body=select(mjm.site_bodyid, n),
-        site_frame=frames(*placed(mjm, "site")),
-        cam_body=select(mjm.cam_bodyid, n),
-        cam_target=select(target, n),
+        attached_body=select([*range(n), *range(n), *mjm.geom_bodyid, *mjm.site_bodyid], n),
+        attached_frame=np.concatenate([frames(*x) for x in carried], 1),
+        view_body=select([*mjm.cam_bodyid, *mjm.light_bodyid, *target, *light_target], n),
         cam_is=mask(cam_mode, mjm.cam_targetbodyid),
         cam_frame=frames(mjm.cam_pos, mjm.cam_quat),
         cam_pos0=items(mjm.cam_pos0.reshape(-1, 3)),
         cam_poscom0=items(mjm.cam_poscom0.reshape(-1, 3)),
         cam_mat0=items(mjm.cam_mat0.reshape(-1, 9)),
-        light_body=select(mjm.light_bodyid, n),
-        light_target=select(light_target, n),
         light_is=mask(light_mode, mjm.light_targetbodyid),
         light_pos=items(mjm.light_pos.reshape(-1, 3)),
         light_dir=items(mjm.light_dir.reshape(-1, 3)),

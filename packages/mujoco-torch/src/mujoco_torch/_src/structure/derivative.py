@@ -107,7 +107,9 @@ def _bias(mjm: mujoco.MjModel, index: dict) -> Part:
     """For ``implicit``: dofs that a dof does not carry along, and places of both triangles in a dense matrix."""
     nv, n = mjm.nv, len(index)
     carried = np.zeros((nv, nv))  # 1 if the axis of dof j turns with dof k
-    for j, k, _ in dofs(mjm)[1]["dof_before"].entries:
+    for row, k, _ in dofs(mjm)[1]["velocity_dof"].entries:
+        if (j := row - mjm.nbody) < 0:
+            continue
         carried[j, k] = 1.0
     on_path = moved_by(mjm)[mjm.dof_bodyid] if nv else np.zeros((0, 0))
     dense = [(i * nv + j, e, 1) for (i, j), e in index.items()]

@@ -3,7 +3,7 @@
 import mujoco
 import numpy as np
 
-from mujoco_torch._src.enums import DisableBit, EnableBit, IntegratorType, JointType
+from mujoco_torch._src.enums import DisableBit, EnableBit, IntegratorType, JointType, WarningType
 from mujoco_torch._src.layout import STATE
 from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.structure.arrays import QUAT_JOINTS, Part, disabled, items, select, state_value
@@ -75,6 +75,7 @@ def products(mjm: mujoco.MjModel) -> Part:
 def resets(mjm: mujoco.MjModel) -> Part:
     """What a bad world becomes: a fresh one after one step, by C; and the keyframes."""
     keys = {f"key_{name}": _key(mjm, name) for name in KEYED}
+    keys["warning_kind"] = items(np.arange(len(WarningType)))
     static = dict(autoreset=not disabled(mjm, DisableBit.AUTORESET))
     if static["autoreset"]:
         keys |= _fresh(mjm, "stepped", mujoco.mj_step)

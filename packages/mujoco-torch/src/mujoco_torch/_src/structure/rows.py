@@ -5,7 +5,8 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from mujoco_torch._src.collision.pairs import GeomPair, Slot, contact_slots, geom_pairs
+from mujoco_torch._src.collision.pairs import MAX_CONTACTS, GeomPair, Slot, contact_slots, geom_pairs
+from mujoco_torch._src.collision.primitive import ONE_FRAME
 from mujoco_torch._src.enums import ConeType, ConstraintType, DisableBit, JointType
 from mujoco_torch._src.pattern import Pattern
 from mujoco_torch._src.solver import RowKind
@@ -174,21 +175,7 @@ def _limit_values(mjm: mujoco.MjModel, rows: list[Row], nquat: int) -> Part:
 def contacts(mjm: mujoco.MjModel) -> Part:
     """Contact slots in C's order, the pair groups that fill them, and the rows they give."""
     pairs = geom_pairs(mjm)
-    capacity = [p.maxcon or 0 for p in pairs]
-    kinds = sorted({(p.type1, p.type2) for p in pairs})
-    groups, arrays = [], {}
-    start_of: dict[int, int] = {}  # first slot of a pair in group order
-    found = 0
-    for kind in kinds:
-        members = [i for i, p in enumerate(pairs) if (p.type1, p.type2) == kind]
-        for i in members:
-            start_of[i] = found
-            found += capacity[i]
-        name = f"pair{len(groups)}"
-        groups.append((kind[0], kind[1], name, len(members)))
-        arrays |= _pair_group(mjm, name, [pairs[i] for i in members])
-    order = [start_of[i] + k for i, count in enumerate(capacity) for k in range(count)]
-
+    groups, arrays, found = _pair_groups(mjm, pairs)
     listed = contact_slots(pairs)
     slots = [slot.pair for slot in listed]
     dims = [p.condim for p in slots]
@@ -202,7 +189,7 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     owner = np.repeat(np.arange(len(slots)), nrow).astype(int)  # the contact of each row
     static: dict[str, Any] = dict(
         nconmax=len(slots),
-        pair_groups=tuple(groups),
+        pair_groups=groups,
         contact_sides=_contact_sides(mjm, body1, body2),
         contact_place=tuple(slot.place for slot in listed),
         contact_geom=tuple((p.geom1, p.geom2) for p in slots),
@@ -212,15 +199,15 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     )
     arrays |= dict(
         contact_row=select(owner, len(slots)),
-        slot_order=select([order[slot.place] for slot in listed], found),
-        contact_body1=select(body1, mjm.nbody),
-        contact_body2=select(body2, mjm.nbody),
-        contact_root1=select(mjm.body_rootid[body1], mjm.nbody),
-        contact_root2=select(mjm.body_rootid[body2], mjm.nbody),
+        contact_bodies=select([*body1, *body2], mjm.nbody),
+        contact_roots=select([*mjm.body_rootid[body1], *mjm.body_rootid[body2]], mjm.nbody),
         contact_friction=items(friction),
         # A contact of two fixed bodies is listed, but has no rows: no distance is below its threshold.
         contact_threshold=items(np.array([_threshold(p) for p in slots])),
     )
+    values, more = _found(found, [slot.place for slot in listed])
+    static |= values
+    arrays |= more
     tran = mjm.body_invweight0[body1, 0] + mjm.body_invweight0[body2, 0]
     arrays |= _elliptic_rows(mjm, dims, friction) if elliptic else _pyramid_rows(dims, friction)
     invweight = tran if elliptic else _pyramid_invweight(mjm, dims, friction[:, 0], tran)
@@ -235,6 +222,43 @@ def contacts(mjm: mujoco.MjModel) -> Part:
     arrays |= more | _surfaces(mjm, slots, elliptic)
     values, more = _adhesion(mjm, listed, nrow, static["contact_sides"])
     return static | values, arrays | more
+
+
+def _pair_groups(mjm: mujoco.MjModel, pairs: tuple[GeomPair, ...]) -> tuple[tuple, dict[str, Any], list]:
+    """The kinds of pairs and what their colliders need; of each possible contact the rows of what is found.
+
+    The colliders leave, kind by kind: distance, position and normal of all first contacts of the pairs, of all second
+    ones; kinds of one frame leave the normal only once and behind all else, then the hint.
+    """
+    groups, arrays, geoms = [], {}, []
+    rows_of: dict[int, list[list[int]]] = {}  # by pair
+    start = 0
+    for kind in sorted({(p.type1, p.type2) for p in pairs}):
+        members = [i for i, p in enumerate(pairs) if (p.type1, p.type2) == kind]
+        name, n, count = f"pair{len(groups)}", len(members), MAX_CONTACTS[kind]
+        groups.append((*kind, name, n))
+        arrays |= _pair_group(mjm, name, [pairs[i] for i in members])
+        geoms += [pairs[i].geom1 for i in members] + [pairs[i].geom2 for i in members]
+        own = 4 if kind in ONE_FRAME else 7
+        shared = start + count * own * n
+        for at, i in enumerate(members):
+            firsts = [start + k * own * n + at for k in range(count)]
+            frame = range(shared + at, shared + 6 * n, n) if kind in ONE_FRAME else ()
+            rows_of[i] = [[*range(first, first + own * n, n), *frame] for first in firsts]
+        start = shared + (6 * n if kind in ONE_FRAME else 0)
+    arrays["pair_geoms"] = select(geoms, mjm.ngeom)
+    return tuple(groups), arrays, [rows for i in range(len(pairs)) for rows in rows_of[i]]
+
+
+def _found(rows: list[list[int]], places: list[int]) -> Part:
+    """What each contact has of what is found: distance, position, normal, and a hint where there is one."""
+    width, n = max(map(len, rows), default=7), len(places)
+    entries = [(k * n + slot, row, 1) for slot, at in enumerate(places) for k, row in enumerate(rows[at])]
+    size = 1 + max((row for some in rows for row in some), default=-1)
+    hintless = np.array([len(rows[at]) == 7 for at in places])
+    return dict(contact_hinted=width > 7), dict(
+        contact_found=Pattern(entries, (width * n, size)), contact_hintless=items(hintless)
+    )
 
 
 def _threshold(pair: GeomPair) -> float:
@@ -412,7 +436,6 @@ def _contact_sides(mjm: mujoco.MjModel, body1: np.ndarray, body2: np.ndarray) ->
 def _pair_group(mjm: mujoco.MjModel, name: str, pairs: list[GeomPair]) -> dict[str, Any]:
     first, second = [p.geom1 for p in pairs], [p.geom2 for p in pairs]
     return {
-        f"{name}_geoms": select(first + second, mjm.ngeom),
         f"{name}_size1": items(mjm.geom_size[first]),
         f"{name}_size2": items(mjm.geom_size[second]),
         f"{name}_margin": items(np.array([p.margin + p.gap for p in pairs])),

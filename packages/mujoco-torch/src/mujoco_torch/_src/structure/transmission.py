@@ -74,7 +74,7 @@ def transmissions(mjm: mujoco.MjModel) -> Part:
     static |= dict(
         ball_actuator=any(q >= 0 for q in joints.quat_of),
         parent_gear=bool(joints.turned.any()),
-        tendon_actuator=bool(ten_J),
+        tendon_actuator=bool(tendon_length.any()),
         npush=sum(bool(dofs.any()) for dofs in pushed),
     )
     arrays |= dict(

@@ -5,7 +5,9 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from .rows import ROWS, Rows, slots_at, squares
+from .cones import evaluate_cones, prepare_cones
+from .penalty import clip, squares
+from .rows import ROWS, Rows, slots_at
 from .tiles import MINVAL, anywhere, floor_at
 
 
@@ -30,19 +32,30 @@ class Line(NamedTuple):
 def evaluate(line, alpha):
     """The point at a step."""
     W: tl.constexpr = alpha.shape[0]
-    rows = line.rows
     cost = alpha * (line.linear + alpha * line.quadratic)
     slope = line.linear + 2 * alpha * line.quadratic
     curvature = 2 * line.quadratic
-    for first in range(0, rows.count, ROWS):
+    for first in range(0, line.rows.plain, ROWS):
         at = slots_at(first, W)
-        start, rate, weight = tl.load(rows.residual + at), tl.load(rows.rate + at), tl.load(rows.weight + at)
+        start, rate = tl.load(line.rows.residual + at), tl.load(line.rows.rate + at)
+        weight = tl.load(line.rows.weight + at)
         residual = start + alpha[None, :] * rate
-        below, below_start = tl.minimum(residual, 0.0), tl.minimum(start, 0.0)
+        if line.rows.bounded:
+            low, high = tl.load(line.rows.low + at), tl.load(line.rows.high + at)
+            inside, inside_start = clip(residual, low, high), clip(start, low, high)
+            beyond = inside * (residual - inside) - inside_start * (start - inside_start)
+            cost += tl.sum(weight * beyond, 0)
+            stiff = (residual > low) & (residual < high)
+        else:
+            inside, inside_start = tl.minimum(residual, 0.0), tl.minimum(start, 0.0)
+            stiff = residual < 0
         force = weight * rate
-        cost += 0.5 * tl.sum(weight * (below - below_start) * (below + below_start), 0)
-        slope += tl.sum(force * below, 0)
-        curvature += tl.sum(tl.where(residual < 0, force * rate, 0.0), 0)
+        cost += 0.5 * tl.sum(weight * (inside - inside_start) * (inside + inside_start), 0)
+        slope += tl.sum(force * inside, 0)
+        curvature += tl.sum(tl.where(stiff, force * rate, 0.0), 0)
+    if line.rows.axes > 0:
+        more_cost, more_slope, more_curvature = evaluate_cones(line.rows, alpha)
+        cost, slope, curvature = cost + more_cost, slope + more_slope, curvature + more_curvature
     return Point(alpha, cost, slope, tl.where(curvature <= 0, tl.full((W,), MINVAL, alpha.dtype), curvature))
 
 
@@ -50,6 +63,8 @@ def evaluate(line, alpha):
 def search_line(line, tolerance, done, limit: tl.constexpr):
     """The point of least cost along the line; the start where `done` or where nothing better is found."""
     W: tl.constexpr = done.shape[0]
+    if line.rows.axes > 0:
+        prepare_cones(line.rows, W)
     start = evaluate(line, tl.zeros((W,), tolerance.dtype))
     tolerance = _above_rounding(line, start, tolerance)
     first = evaluate(line, _newton_step(start))

@@ -19,15 +19,27 @@ CONSTRAINTS = tl.constexpr(32)
 
 
 class Rows(NamedTuple):
-    """Slots in use of a group, in its workspace: jac (slots, N, W), all others (slots, W)."""
+    """Slots in use of a group, in its workspace: jac (slots, N, W), those from weight to row (slots, W).
+
+    Rows by themselves take the first slots, `plain` of them. Their forces grow with residuals between `low` and `high`
+    where rows are `bounded`; else they only push. The other slots, up to `count`, are those of `cones` elliptic cones,
+    as many each as there are `axes`, which is 0 where there are none; `cone` (cones, CONE, W) holds their numbers.
+    """
 
     jac: tl.tensor
     weight: tl.tensor
     aref: tl.tensor
     residual: tl.tensor
     rate: tl.tensor
+    low: tl.tensor
+    high: tl.tensor
     row: tl.tensor
+    cone: tl.tensor
+    plain: tl.tensor
+    cones: tl.tensor
     count: tl.tensor
+    axes: tl.constexpr
+    bounded: tl.constexpr
 
 
 class Factors(NamedTuple):
@@ -44,11 +56,16 @@ class Factors(NamedTuple):
     given_reference: tl.tensor
     contact_weight: tl.tensor
     contact_reference: tl.tensor
+    friction: tl.tensor
     damping: tl.tensor
+    loss: tl.tensor
 
 
 class Structure(NamedTuple):
-    """Tables of the system (tables.py) and its sizes."""
+    """Tables of the system (tables.py) and its sizes.
+
+    references: along how many axes contacts have a reference; 0 where all rows of a contact have the same one.
+    """
 
     constraint_row: tl.tensor
     row_constraint: tl.tensor
@@ -57,12 +74,15 @@ class Structure(NamedTuple):
     side_moved: tl.tensor
     nv: tl.constexpr
     nbody: tl.constexpr
+    equalities: tl.constexpr
+    frictions: tl.constexpr
     given: tl.constexpr
     contacts: tl.constexpr
     contact_rows: tl.constexpr
     axes: tl.constexpr
     sides: tl.constexpr
     widest: tl.constexpr
+    references: tl.constexpr
 
 
 # ---- places
@@ -85,11 +105,31 @@ def jac_at(first, N: tl.constexpr, W: tl.constexpr):
 
 
 @triton.jit
-def list_rows(s, f, row, world, inside, worlds):
-    """Write to each world's slots which rows are active in it; returns how many they are (W,)."""
+def list_rows(s, f, rows, world, inside, worlds):
+    """Give rows that are active their slots; returns how many rows by themselves, and cones, each world has (W,)."""
+    filled = _list(s, f, rows, tl.zeros((world.shape[0],), tl.int32), world, inside, worlds, False)
+    cones = tl.zeros_like(filled)
+    if rows.axes > 0:
+        plain = before_cones(filled)
+        end = _list(s, f, rows, tl.full(filled.shape, plain, tl.int32), world, inside, worlds, True)
+        cones = (end - plain) // rows.axes
+    return filled, cones
+
+
+@triton.jit
+def before_cones(filled):
+    """Slots of rows by themselves, before cones: blocks of slots are of one sort."""
+    return (tl.max(filled, 0) + ROWS - 1) // ROWS * ROWS
+
+
+@triton.jit
+def _list(s, f, rows, filled, world, inside, worlds, cones: tl.constexpr):
+    """Write to each world's slots, from `filled` on, which rows are active in it; of a cone the first row alone.
+
+    Either cones or all others; returns what is filled then.
+    """
     W: tl.constexpr = world.shape[0]
     lane = tl.arange(0, W)[None, :]
-    filled = tl.zeros((W,), tl.int32)
     for first in range(0, s.given + s.contacts, CONSTRAINTS):
         constraint = first + tl.arange(0, CONSTRAINTS)
         known = constraint < s.given + s.contacts
@@ -99,10 +139,14 @@ def list_rows(s, f, row, world, inside, worlds):
         active = (
             of_constraint(s, f.given_weight, f.contact_weight, constraint[:, None], mask, world, worlds) != 0
         )
+        if rows.axes > 0:  # all that has more rows than one is a cone
+            active = active & ((size > 1) == cones)[:, None]
+        if cones:
+            size = tl.full(size.shape, rows.axes, tl.int32)
         used = tl.where(active, size[:, None], 0)
         slot = filled[None, :] + tl.cumsum(used, 0) - used
-        for r in range(s.widest):
-            tl.store(row + (slot + r) * W + lane, start[:, None] + r, mask=used > r)
+        for r in range(1 if rows.axes > 0 else s.widest):
+            tl.store(rows.row + (slot + r) * W + lane, start[:, None] + r, mask=used > r)
         filled += tl.sum(used, 0)
     return filled
 
@@ -117,30 +161,79 @@ def of_constraint(s, given, contact, constraint, used, world, worlds):
 
 
 @triton.jit
-def make_rows(s, f, rows, filled, qvel, world, inside, worlds):
-    """Fill J, weight and aref = reference - damping J qvel in all slots in use."""
-    N: tl.constexpr = qvel.shape[0]
+def make_rows(s, f, rows, filled, cones, qvel, world, inside, worlds):
+    """Fill all slots in use: J, aref = reference - damping J qvel, and what bounds a row by itself."""
     W: tl.constexpr = qvel.shape[1]
     tl.debug_barrier()
-    for first in range(0, rows.count, ROWS):
-        at = slots_at(first, W)
+    for first in range(0, rows.plain, ROWS):
         used = (first + tl.arange(0, ROWS))[:, None] < filled[None, :]
-        row = tl.load(rows.row + at, mask=used, other=0)
-        constraint = tl.load(s.row_constraint + row, mask=used, other=0)
-        weight = of_constraint(s, f.given_weight, f.contact_weight, constraint, used, world, worlds)
-        reference = of_constraint(s, f.given_reference, f.contact_reference, constraint, used, world, worlds)
-        damping = tl.load(f.damping + row, mask=used, other=0)
-
-        jac = tl.zeros((ROWS, N, W), qvel.dtype)
-        if s.given > 0:
-            jac += _given_rows(s, f, constraint, used & (constraint < s.given), world, N)
-        if s.contacts > 0:
-            contact, row = constraint - s.given, row - s.given
-            jac += _contact_rows(s, f, contact, row, used & (contact >= 0), world, inside, worlds, N)
-        tl.store(rows.jac + jac_at(first, N, W), jac)
-        tl.store(rows.weight + at, weight)
-        tl.store(rows.aref + at, reference - damping * tl.sum(jac * qvel[None, :, :], 1))
+        row = tl.load(rows.row + slots_at(first, W), mask=used, other=0)
+        _make(s, f, rows, first, row, used, 0, qvel, world, inside, worlds, False)
+    if rows.axes > 0:
+        for first in range(rows.plain, rows.count, ROWS):
+            slot = first - rows.plain + tl.arange(0, ROWS)[:, None]
+            axis, leader = slot % rows.axes, first_slot(rows, slot // rows.axes)
+            used = slot // rows.axes < cones[None, :]
+            row = tl.load(rows.row + leader * W + tl.arange(0, W)[None, :], mask=used, other=0)
+            constraint = tl.load(s.row_constraint + row, mask=used, other=0)
+            used = used & (row + axis < tl.load(s.constraint_row + constraint + 1, mask=used, other=0))
+            _make(s, f, rows, first, row + axis, used, axis, qvel, world, inside, worlds, True)
     tl.debug_barrier()
+
+
+@triton.jit
+def first_slot(rows, cone):
+    """The first slot of a cone."""
+    return rows.plain + cone * rows.axes
+
+
+@triton.jit
+def _make(s, f, rows, first, row, used, axis, qvel, world, inside, worlds, cones: tl.constexpr):
+    """Fill the slots from `first` on with rows (ROWS, W); those of `cones` times the friction along their axis."""
+    N: tl.constexpr = qvel.shape[0]
+    W: tl.constexpr = qvel.shape[1]
+    at = slots_at(first, W)
+    constraint = tl.load(s.row_constraint + row, mask=used, other=0)
+    weight = of_constraint(s, f.given_weight, f.contact_weight, constraint, used, world, worlds)
+    if s.references > 0:
+        reference = _reference(s, f, constraint, row, used, world, worlds)
+    else:
+        reference = of_constraint(s, f.given_reference, f.contact_reference, constraint, used, world, worlds)
+    damping = tl.load(f.damping + row, mask=used, other=0)
+
+    jac = tl.zeros((ROWS, N, W), qvel.dtype)
+    if s.given > 0:
+        jac += _given_rows(s, f, constraint, used & (constraint < s.given), world, N)
+    if s.contacts > 0:
+        contact, contact_row = constraint - s.given, row - s.given
+        jac += _contact_rows(s, f, contact, contact_row, used & (contact >= 0), world, inside, worlds, N)
+    if cones:
+        friction = tl.load(f.friction + axis * s.contacts + constraint - s.given, mask=used, other=0)
+        jac *= friction[:, None, :]
+        reference *= friction
+    tl.store(rows.jac + jac_at(first, N, W), jac)
+    tl.store(rows.weight + at, weight)
+    tl.store(rows.aref + at, reference - damping * tl.sum(jac * qvel[None, :, :], 1))
+    if rows.bounded and not cones:
+        held = constraint < s.equalities + s.frictions
+        rubs = held & (constraint >= s.equalities)
+        loss = tl.load(f.loss + constraint - s.equalities, mask=used & rubs, other=0)
+        bound = tl.where(rubs, loss / tl.where(used, weight, 1.0), float("inf"))
+        tl.store(rows.low + at, tl.where(used, -bound, 0.0))
+        tl.store(rows.high + at, tl.where(used & held, bound, 0.0))
+
+
+@triton.jit
+def _reference(s, f, constraint, row, used, world, worlds):
+    """References of rows (ROWS, W), zero where not used: those of contacts are sums along their edges."""
+    at = global_at(constraint, world[None, :], worlds)
+    total = tl.load(f.given_reference + at, mask=used & (constraint < s.given), other=0)
+    used = used & (constraint >= s.given)
+    for axis in tl.static_range(s.references):
+        edge = tl.load(f.edge + axis * s.contact_rows + row - s.given, mask=used, other=0)
+        at = global_at(axis * s.contacts + constraint - s.given, world[None, :], worlds)
+        total += edge * tl.load(f.contact_reference + at, mask=used, other=0)
+    return total
 
 
 @triton.jit
@@ -225,43 +318,6 @@ def multiply(rows, x, target, from_aref: tl.constexpr):
             product -= tl.load(rows.aref + at)
         tl.store(target + at, product)
     tl.debug_barrier()
-
-
-@triton.jit
-def pull(rows, N: tl.constexpr, W: tl.constexpr):
-    """J' D min(0, residual) (N, W)."""
-    total = tl.zeros((N, W), rows.jac.dtype.element_ty)
-    for first in range(0, rows.count, ROWS):
-        at = slots_at(first, W)
-        force = tl.load(rows.weight + at) * tl.minimum(tl.load(rows.residual + at), 0.0)
-        total += tl.sum(tl.load(rows.jac + jac_at(first, N, W)) * force[:, None, :], 0)
-    return total
-
-
-@triton.jit
-def squares(rows, residual, W: tl.constexpr):
-    """The sum of D min(0, residual)^2 (W,)."""
-    total = tl.zeros((W,), rows.jac.dtype.element_ty)
-    for first in range(0, rows.count, ROWS):
-        at = slots_at(first, W)
-        below = tl.minimum(tl.load(residual + at), 0.0)
-        total += tl.sum(tl.load(rows.weight + at) * below * below, 0)
-    return total
-
-
-@triton.jit
-def add_stiffness(rows, a):
-    """A + J' D J (N, N, W) over the rows that push."""
-    N: tl.constexpr = a.shape[0]
-    W: tl.constexpr = a.shape[2]
-    lane = tl.arange(0, W)
-    for slot in range(rows.count):
-        residual = tl.load(rows.residual + slot * W + lane)
-        weight = tl.load(rows.weight + slot * W + lane)
-        jac = tl.load(rows.jac + slot * N * W + tl.arange(0, N)[:, None] * W + lane[None, :])
-        scaled = tl.where(residual < 0, weight, 0.0)[None, :] * jac
-        a += scaled[:, None, :] * jac[None, :, :]
-    return a
 
 
 @triton.jit

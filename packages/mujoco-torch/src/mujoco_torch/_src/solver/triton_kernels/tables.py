@@ -1,9 +1,11 @@
-"""The structure of a System as tensors on a device."""
+"""Constant tensors on a device: the structure of a System, and what else is kept with a value."""
 
 import weakref
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,9 +13,11 @@ from torch import Tensor
 from ..system import System
 from .launch import padded
 
-# Tensors live as long as their system: a captured CUDA graph knows their addresses. No lock: the worst that two threads
-# can do is to make the same tables twice, and the first ones stay.
-_tables: weakref.WeakKeyDictionary[System, dict[torch.device, "Tables"]] = weakref.WeakKeyDictionary()
+# Tensors live as long as their owner: a captured CUDA graph knows their addresses. No lock: the worst that two threads
+# can do is to make the same tensors twice, and the first ones stay.
+_kept: weakref.WeakKeyDictionary[Any, dict[Hashable, Any]] = weakref.WeakKeyDictionary()
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -41,17 +45,22 @@ class Tables:
     side_moved: Tensor
 
 
-def tables_of(system: System, device: torch.device) -> Tables:
-    """The tables, made at the first call for this system and device.
+def kept(owner: object, kind: Hashable, make: Callable[[], _T]) -> _T:
+    """Tensors of a kind that belong to a value, made at the first call.
 
     They are made in a thread of their own: while a compiled step records its CUDA graphs, what its thread allocates
     belongs to the graphs, and would be reused by them.
     """
-    known = _tables.setdefault(system, {})
-    if device not in known:
+    known = _kept.setdefault(owner, {})
+    if kind not in known:
         with ThreadPoolExecutor(1) as executor:
-            known.setdefault(device, executor.submit(_make, system, device).result())
-    return known[device]
+            known.setdefault(kind, executor.submit(make).result())
+    return known[kind]
+
+
+def tables_of(system: System, device: torch.device) -> Tables:
+    """The tables of a system on a device."""
+    return kept(system, device, lambda: _make(system, device))
 
 
 def _make(system: System, device: torch.device) -> Tables:

@@ -89,7 +89,10 @@ def pick_column(a, index):
 
 @triton.jit
 def solve_symmetric(a, b, factor, nv):
-    """x (N, W) of A x = b, for a symmetric positive definite A (N, N, W); `factor` is workspace of the size of A."""
+    """x (N, W) of A x = b, for a symmetric positive definite A (N, N, W), and the pivots (N, W) of its factor.
+
+    `factor` is workspace of the size of A; what is left there solves for other b with the pivots.
+    """
     N: tl.constexpr = b.shape[0]
     W: tl.constexpr = b.shape[1]
     dof = tl.arange(0, N)[:, None]
@@ -105,7 +108,24 @@ def solve_symmetric(a, b, factor, nv):
         pivots = tl.where(dof == j, pivot[None, :], pivots)
         tl.store(factor + j * N * W + at, unit)
     tl.debug_barrier()
-    b /= pivots
+    return _substitute_back(b / pivots, factor, nv), pivots
+
+
+@triton.jit
+def solve_factored(b, factor, pivots, nv):
+    """x (N, W) of A x = b, with what `solve_symmetric` left of A."""
+    at = vector_at(b.shape[0], b.shape[1])
+    for j in range(nv):
+        b -= tl.load(factor + j * b.shape[0] * b.shape[1] + at) * pick_item(b, j)[None, :]
+    return _substitute_back(b / pivots, factor, nv)
+
+
+@triton.jit
+def _substitute_back(b, factor, nv):
+    N: tl.constexpr = b.shape[0]
+    W: tl.constexpr = b.shape[1]
+    dof = tl.arange(0, N)[:, None]
+    at = vector_at(N, W)
     for step in range(nv):
         j = nv - 1 - step
         unit = tl.load(factor + j * N * W + at)
