@@ -277,19 +277,7 @@ inline uint64_t blocks_of(const Friction<T>& f, int first) {
 template <class T, int n>
 inline void half_products(const Friction<T>& f, int first, const Vec<T>* x, Vec<T>* out, int nb) {
   const size_t stride = size_t(nb) * kTile;
-  const Vec<T>* half = f.half + first * stride;
-  const uint64_t blocks = blocks_of<T, n>(f, first);
-  Vec<T> even[n] = {}, odd[n] = {};
-  for (int b = 0; b < nb; ++b) {
-    if (!has_block(blocks, b)) continue;
-    for (int c = b * kTile; c < (b + 1) * kTile; c += 2) {
-      for (int r = 0; r < n; ++r) {
-        even[r] += half[r * stride + c] * x[c];
-        odd[r] += half[r * stride + c + 1] * x[c + 1];
-      }
-    }
-  }
-  for (int r = 0; r < n; ++r) out[r] = even[r] + odd[r];
+  row_products<T, n>(f.half + first * stride, stride, blocks_of<T, n>(f, first), x, out, nb);
 }
 
 // The rows of A of n slots, among themselves.

@@ -167,11 +167,11 @@ inline void row_products(const Vec<T>* row, size_t stride, uint64_t blocks, cons
     for (int c = 0; c < kTile; ++c) {
       Vec<T> factor = x[b * kTile + c];
       keep(factor);
-#pragma GCC unroll 3
+#pragma GCC unroll 5
       for (int a = 0; a < n; ++a) acc[a][c] += row[a * stride + b * kTile + c] * factor;
     }
   }
-#pragma GCC unroll 3
+#pragma GCC unroll 5
   for (int a = 0; a < n; ++a) out[a] = (acc[a][0] + acc[a][1]) + (acc[a][2] + acc[a][3]);
 }
 
