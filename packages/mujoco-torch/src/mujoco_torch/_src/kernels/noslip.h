@@ -66,7 +66,7 @@ struct Friction {
   Vec<T>*bound, *rank;
   int* sizes;     // slots in use of each contact
   int64_t width;  // slots there are for a contact
-  Entry* entries;
+  Entry* entries;  // by world, then in C's order
   Place* places;
   int losses, contacts, entry_count, place_count;
 };
@@ -206,7 +206,8 @@ void list_entries(const Rows<T>& rows, Friction<T>& f) {
     Entry* first = f.entries + f.entry_count;
     for (int k = 0; k < rows.singles; ++k) add(int(rows.single[k][lane]), -1, k, lane);
     for (int p = 0; p < rows.pieces; ++p) add(rows.owner[p * kLanes<T> + lane], p, rows.piece[p].slot, lane);
-    std::sort(first, f.entries + f.entry_count, [](const Entry& a, const Entry& b) { return a.constraint < b.constraint; });
+    std::sort(first, f.entries + f.entry_count,
+              [](const Entry& a, const Entry& b) { return a.constraint < b.constraint; });
   }
 }
 

@@ -36,7 +36,8 @@ struct Pattern {
 
 // What Python passes: `_System` in __init__.py has the same fields in the same order.
 struct SystemSpec {
-  int64_t nv, nbody, ngiven, nJ, contacts, rows, axes, ne, nf, cone, solver, iterations, ls_iterations, noslip_iterations;
+  int64_t nv, nbody, ngiven, nJ, contacts, rows, axes, ne, nf, cone, solver, iterations, ls_iterations,
+      noslip_iterations;
   double tolerance, ls_tolerance, noslip_tolerance;
   const int64_t *M_rowadr, *M_rownnz, *M_colind, *dof_bodyid;
   const int64_t *given_start, *given_dof;             // first value of each given row, then their number; their dofs
@@ -53,7 +54,8 @@ enum class Kind { single, given, normal, pyramid, cone };
 
 // The structure of the constraint problem of a model. Constraints are its given rows, then its contacts.
 struct System {
-  int64_t nv, nbody, ngiven, nJ, contacts, rows, axes, ne, nf, cone, solver, iterations, ls_iterations, noslip_iterations;
+  int64_t nv, nbody, ngiven, nJ, contacts, rows, axes, ne, nf, cone, solver, iterations, ls_iterations,
+      noslip_iterations;
   double tolerance, ls_tolerance, noslip_tolerance;
   std::vector<int64_t> M_rowadr, M_rownnz, M_colind, dof_bodyid, given_start, given_dof, contact_row;
   std::vector<int64_t> side_start, side_root;
@@ -136,7 +138,9 @@ struct System {
     reach = blocks;
     const auto touch = [&](int64_t constraint, int64_t dof) {
       blocks[constraint] |= block_bit(int(dof / kTile));
-      for (int64_t e = 0; e < M_rownnz[dof]; ++e) reach[constraint] |= block_bit(int(M_colind[M_rowadr[dof] + e] / kTile));
+      for (int64_t e = M_rowadr[dof]; e < M_rowadr[dof] + M_rownnz[dof]; ++e) {
+        reach[constraint] |= block_bit(int(M_colind[e] / kTile));
+      }
     };
     for (int64_t r = 0; r < ngiven; ++r) {
       for (int64_t e = given_start[r]; e < given_start[r + 1]; ++e) touch(r, given_dof[e]);
