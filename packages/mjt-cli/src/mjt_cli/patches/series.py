@@ -56,8 +56,8 @@ class Patch(_Table):
 
     `cause` is the root cause in about three sentences, `link` the place upstream, `test` a file of patches/tests,
     `fails_with` a regular expression that the errors of its unpatched tests match; `needs` names patches that those
-    tests need besides. `merged_in` is the range of versions that have the fix, `unaffected` that of older ones without the bug.
-    `reason` says why there is no diff.
+    tests need besides. `merged_in` is the range of versions that have the fix, `unaffected` that of older ones
+    without the bug. `reason` says why there is no diff.
     """
 
     name: str
