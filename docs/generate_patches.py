@@ -49,6 +49,7 @@ def series_text(series: Series) -> str:
 def patch_text(patch: Patch) -> str:
     """One patch: a heading, its state, its cause, the reason why there is no diff."""
     facts = [f"status {patch.status}" + (f" in {patch.merged_in}" if patch.merged_in else "")]
+    facts += [f"not in {patch.unaffected}"] if patch.unaffected else []
     facts += [f"[upstream]({patch.link})"]
     facts += [f"`{variant.file}` for {variant.versions}" for variant in patch.variants]
     facts += [f"test `{patch.test}`"] if patch.test else []

@@ -50,7 +50,8 @@ def test_guards_of_a_read():
     data = Fields(**{name: torch.rand(4) for name in NAMES}, batch_size=[4])
     few, many = (graph_and_guards(sum_of(count), data)[1] for count in (10, FIELDS))
     guards = (many - few) / (FIELDS - 10)
-    assert guards <= 2, f"{guards} guards a field"
+    # torch 2.11 guards besides that the object has no attribute of its own of that name.
+    assert guards <= (3 if torch.__version__ < (2, 12) else 2), f"{guards} guards a field"
 
 
 def test_reads_are_right():

@@ -56,7 +56,8 @@ class Patch(_Table):
 
     `cause` is the root cause in about three sentences, `link` the place upstream, `test` a file of patches/tests,
     `fails_with` a regular expression that the errors of its unpatched tests match; `needs` names patches that those
-    tests need besides. `merged_in` is the range of versions that have the fix. `reason` says why there is no diff.
+    tests need besides. `merged_in` is the range of versions that have the fix, `unaffected` that of older ones
+    without the bug. `reason` says why there is no diff.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Patch(_Table):
     fails_with: str = ""
     needs: tuple[str, ...] = ()
     merged_in: Specifier | None = None
+    unaffected: Specifier | None = None
     reason: str = ""
     variants: tuple[Variant, ...] = ()
 
@@ -88,6 +90,10 @@ class Patch(_Table):
     def is_merged_in(self, version: Version) -> bool:
         """Whether the version has the fix already."""
         return self.merged_in is not None and version in SpecifierSet(self.merged_in)
+
+    def is_unaffected(self, version: Version) -> bool:
+        """Whether the version does not have the bug yet."""
+        return self.unaffected is not None and version in SpecifierSet(self.unaffected)
 
 
 class Series(_Table):
