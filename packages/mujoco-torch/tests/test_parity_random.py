@@ -324,6 +324,15 @@ def _stateful(rng: np.random.Generator, actuator) -> None:
         actuator.actlimited, actuator.actrange = mujoco.mjtLimited.mjLIMITED_TRUE, [-0.3, 0.4]
 
 
+def moves(mjm: mujoco.MjModel, state: mujoco.MjData) -> bool:
+    """Whether every row moves something. Of a tendon between bodies that no joint moves apart, C's Jacobian is
+    rounding, 1e-18, and the force of its limit that divided by 1e-15: tons, and whose sign is anybody's guess.
+    """
+    mjd = testing.copy_state(mjm, state)
+    mujoco.mj_forward(mjm, mjd)
+    return mjd.efc_D.max(initial=0.0) < 0.5 / mujoco.mjMINVAL
+
+
 def calm(mjm: mujoco.MjModel, state: mujoco.MjData) -> bool:
     """Whether C simulates a state without an explosion: bodies that start deep in each other fly apart.
 
@@ -350,7 +359,9 @@ MODEL = dict(
 def test_random_model(seed: int, nbody: int, features: frozenset[str], integrator: str) -> None:
     """`forward` and fifty steps: as near to C, until chaos, as C to itself when perturbed in every step."""
     mjm = random_model(seed, nbody, features, integrator)
-    states = testing.perturbed_states(mjm, NWORLD, seed)
+    states = [state for state in testing.perturbed_states(mjm, NWORLD, seed) if moves(mjm, state)]
+    if not states:
+        return
     for stage in ("forward", "step"):
         report = testing.stage_parity(mjm, stage, states)
         least = GEOMETRY if "tendons" in features else 0.0
