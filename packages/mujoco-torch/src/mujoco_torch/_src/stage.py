@@ -172,7 +172,7 @@ def _leave(topology: Topology, fields: dict[str, Tensor], batched: bool) -> tupl
         field = layout.FIELDS[name]
         public = layout.to_public(field, x)
         if name in empty:
-            kind = public.shape, public.dtype
+            kind = shape_of(topology, field), public.dtype
             public = made.setdefault(kind, public.new_zeros(public.shape))
         elif name in layout.STATE:
             public = public.clone(memory_format=torch.contiguous_format)
