@@ -208,6 +208,17 @@ def test_solve_equals_the_reference(sizes):
 
 
 @kernels
+@pytest.mark.parametrize("kind", ["all", None])
+def test_solve_by_parts(kind):
+    """Nothing but the limits and the contacts on single dofs: parts of one tree each."""
+    sides = tuple(((1, ((3 * c, 1),)),) for c in range(4))
+    options = dict(contact_dim=(1, 3, 4, 6), contact_sides=sides, islands=True, cone=int(kind == "all"))
+    system = random_system(12, 4, 3, 0, frictions=int(kind == "all"), **options)
+    assert len(system.parts) > 1
+    assert assert_same(system, random_problem(system, 5)).max() > 1
+
+
+@kernels
 @pytest.mark.parametrize("seed", range(3))
 def test_solve_of_random_sizes(seed):
     g = torch.Generator().manual_seed(seed)

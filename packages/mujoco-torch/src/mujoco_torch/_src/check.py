@@ -10,8 +10,8 @@ Without effect on the simulated state, hence never reported: what is only drawn 
 lights), unused assets, user data, custom fields, keyframes, sleep policies without the sleep flag, the legacy
 sizes `njmax` and `nconmax`, the storage of the Jacobian.
 
-A departure from MuJoCo C that is no feature of a model: C iterates on each constraint island by itself, here on all
-rows of a world together, which is the same once both have converged.
+A departure from MuJoCo C that is no feature of a model: C iterates on each constraint island by itself, here on trees
+that constraints may ever join together, which is the same once both have converged.
 """
 
 from __future__ import annotations

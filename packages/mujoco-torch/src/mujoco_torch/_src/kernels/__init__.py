@@ -231,10 +231,13 @@ class _System(ctypes.Structure):
         "column_dof",
         "column_sign",
     )
+    of_parts = ("part_key", "part_dof", "part_given", "part_contact")
     _fields_ = (
         *((name, ctypes.c_int64) for name in sizes),
         *((name, ctypes.c_double) for name in tolerances),
         *((name, ctypes.c_void_p) for name in arrays),
+        ("parts", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in of_parts),
     )
 
 
@@ -259,6 +262,10 @@ def tell_system(key: int, system: object) -> None:
     if (lib := library()) is None:
         return
     numbers = [getattr(system, name) for name in (*_System.sizes, *_System.tolerances)]
-    arrays = [_integers(getattr(system, name)) for name in _System.arrays]
-    spec = _System(*numbers, *(ctypes.addressof(x) for x in arrays))
+    arrays, parts = (
+        [_integers(getattr(system, name)) for name in names] for names in (_System.arrays, _System.of_parts)
+    )
+    count = len(system.parts)
+    addresses = ([ctypes.addressof(x) for x in some] for some in (arrays, parts))
+    spec = _System(*numbers, *next(addresses), count, *next(addresses))
     lib.mjt_system(ctypes.c_int64(key), ctypes.byref(spec))

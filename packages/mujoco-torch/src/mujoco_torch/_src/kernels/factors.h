@@ -14,20 +14,51 @@
 
 namespace {
 
-// What rows are made of, with the world last; D is zero in a constraint that is not active.
+// What rows of a part of a system are made of, with the world last; D is zero in a constraint that is not active.
+// Constraints, contacts and dofs are numbered as in the part; functions say where in the arrays, which are of the whole,
+// theirs are.
 template <class T>
 struct Factors {
-  const System* system;
+  const System *whole, *system;
+  const Part* part;
   const T *cdof, *com, *pos, *frame, *edge, *given, *given_weight, *given_reference, *contact_weight,
       *contact_reference, *scale, *friction, *damping, *loss, *qvel;
   int64_t worlds, reference_axes;
   bool fixed_given;  // the given rows have no worlds
 
+  Factors of(const Part& other) const {
+    Factors f = *this;
+    f.system = other.system;
+    f.part = &other;
+    return f;
+  }
+
+  int64_t dof_at(int64_t i) const { return part->dof[size_t(i)]; }
+  int64_t given_at(int64_t i) const { return part->given[size_t(i)]; }
+  int64_t contact_at(int64_t i) const { return part->contact[size_t(i)]; }
+  int64_t first_value(int64_t row) const { return whole->given_start[size_t(given_at(row))]; }
+  int64_t first_row(int64_t contact) const { return whole->contact_row[size_t(contact_at(contact))]; }
   const T* weight(int64_t constraint) const {
     const int64_t contact = constraint - system->ngiven;
-    return contact < 0 ? given_weight + constraint * worlds : contact_weight + contact * worlds;
+    return contact < 0 ? given_weight + given_at(constraint) * worlds : contact_weight + contact_at(contact) * worlds;
+  }
+  // Row k of an array of several rows for each contact.
+  const T* of_contact(const T* array, int64_t k, int64_t contact) const {
+    return array + (k * whole->contacts + contact_at(contact)) * worlds;
   }
 };
+
+// The numbers of the dofs of a part, of an array of one number for each dof of the whole.
+template <class T>
+void load_dofs(const Factors<T>& f, const T* source, int count, Vec<T>* x, int padded) {
+  const int64_t n = f.system->nv;
+  for (int i = 0; i < padded; ++i) x[i] = i < n ? load<T>(source + f.dof_at(i) * f.worlds, count) : Vec<T>{};
+}
+
+template <class T>
+void store_dofs(const Factors<T>& f, T* target, const Vec<T>* x, int count) {
+  for (int64_t i = 0; i < f.system->nv; ++i) store<T>(target + f.dof_at(i) * f.worlds, x[i], count);
+}
 
 constexpr size_t kAhead = 8;  // constraints whose weights are asked for in advance
 
@@ -37,7 +68,7 @@ inline void set_bounds(Rows<T>& rows, const Factors<T>& f, int64_t constraint, M
   const System& s = *f.system;
   const T infinite = std::numeric_limits<T>::infinity();
   const bool equality = constraint < s.ne, friction = !equality && constraint < s.ne + s.nf;
-  const Vec<T> bound = friction ? f.loss[constraint - s.ne] / weight : fill<T>(infinite);
+  const Vec<T> bound = friction ? f.loss[f.given_at(constraint) - f.whole->ne] / weight : fill<T>(infinite);
   rows.low[slot] = used ? -bound : rows.low[slot];
   rows.high[slot] = !used ? rows.high[slot] : equality || friction ? bound : Vec<T>{};
 }
@@ -69,14 +100,14 @@ void pack_singles(const Factors<T>& f, int64_t world, int count, Rows<T>& rows) 
       rows.value[k] = Vec<T>{};
       rows.single[k] = ~Mask<T>{};
     }
-    const int64_t e = s.given_start[size_t(row)];
+    const int64_t e = f.first_value(row), at = f.given_at(row);
     const Vec<T> value = f.fixed_given ? fill<T>(f.given[e]) : load<T>(f.given + e * f.worlds + world, count);
     rows.constrained |= used;
     rows.weight[k] = used ? weight : rows.weight[k];
     rows.value[k] = used ? value : rows.value[k];
     rows.single[k] = used ? Mask<T>{} + row : rows.single[k];
-    rows.aref[k] = used ? load<T>(f.given_reference + row * f.worlds + world, count) : rows.aref[k];
-    rows.damping[k] = used ? fill<T>(f.damping[row]) : rows.damping[k];
+    rows.aref[k] = used ? load<T>(f.given_reference + at * f.worlds + world, count) : rows.aref[k];
+    rows.damping[k] = used ? fill<T>(f.damping[at]) : rows.damping[k];
     if (s.general()) set_bounds<T>(rows, f, row, used, weight, k);
   }
   rows.singles = rows.count;
@@ -125,8 +156,8 @@ void list_pieces(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups) 
         rows.constrained[lane] = -1;
       });
       if (contact < 0) continue;
-      for (int64_t k = 0; k < 3; ++k) prefetch(f.pos + (k * s.contacts + contact) * f.worlds + world);
-      for (int64_t k = 0; k < 9; ++k) prefetch(f.frame + (k * s.contacts + contact) * f.worlds + world);
+      for (int64_t k = 0; k < 3; ++k) prefetch(f.of_contact(f.pos, k, contact) + world);
+      for (int64_t k = 0; k < 9; ++k) prefetch(f.of_contact(f.frame, k, contact) + world);
     }
   }
 }
@@ -140,12 +171,13 @@ void pack_given(const Factors<T>& f, int64_t world, const int* owner, Rows<T>& r
   for (int lane = 0; lane < kLanes<T>; ++lane) {
     const int64_t row = owner[lane], at = world + lane;
     if (row < 0) continue;
-    for (int64_t e = s.given_start[row]; e < s.given_start[row + 1]; ++e) {
-      jac[s.given_dof[e]][lane] = f.given[f.fixed_given ? e : e * f.worlds + at];
+    int64_t value = f.first_value(row);
+    for (int64_t e = s.given_start[row]; e < s.given_start[row + 1]; ++e, ++value) {
+      jac[s.given_dof[e]][lane] = f.given[f.fixed_given ? value : value * f.worlds + at];
     }
     rows.weight[piece.slot][lane] = f.weight(row)[at];
-    rows.aref[piece.slot][lane] = f.given_reference[row * f.worlds + at];
-    rows.damping[piece.slot][lane] = f.damping[row];
+    rows.aref[piece.slot][lane] = f.given_reference[f.given_at(row) * f.worlds + at];
+    rows.damping[piece.slot][lane] = f.damping[f.given_at(row)];
     Mask<T> used = {};
     used[lane] = -1;
     if (s.general()) set_bounds<T>(rows, f, row, used, rows.weight[piece.slot], piece.slot);
@@ -182,19 +214,19 @@ inline Vec<T> power(const Wrench<T>& w, const Vec<T>* cdof, size_t stride) {
 template <class T>
 inline void pack_spot(const Factors<T>& f, int64_t contact, int64_t world, int lane, Rows<T>& rows, const Piece& piece,
                       int cone, Spot<T>& spot) {
-  const System& s = *f.system;
-  const int64_t first = s.contact_row[contact];
-  for (int k = 0; k < 3; ++k) spot.pos[k][lane] = f.pos[(k * s.contacts + contact) * f.worlds + world];
-  for (int k = 0; k < 9; ++k) spot.frame[k][lane] = f.frame[(k * s.contacts + contact) * f.worlds + world];
-  const T weight = f.contact_weight[contact * f.worlds + world];
+  const int64_t first = f.first_row(contact);
+  const T* friction = f.friction + f.contact_at(contact);
+  for (int k = 0; k < 3; ++k) spot.pos[k][lane] = f.of_contact(f.pos, k, contact)[world];
+  for (int k = 0; k < 9; ++k) spot.frame[k][lane] = f.of_contact(f.frame, k, contact)[world];
+  const T weight = f.weight(f.system->ngiven + contact)[world];
   T reference[kMaxAxes] = {};
   for (int64_t a = 0; a < f.reference_axes && a < piece.axes; ++a) {
-    reference[a] = f.contact_reference[(a * s.contacts + contact) * f.worlds + world];
+    reference[a] = f.of_contact(f.contact_reference, a, contact)[world];
   }
   for (int a = 0; a < piece.axes; ++a) {
-    const T reach = cone >= 0       ? f.friction[a * s.contacts + contact]
+    const T reach = cone >= 0       ? friction[a * f.whole->contacts]
                     : a == 0        ? T(1)
-                                    : f.edge[a * s.rows + first + 2 * (a - 1)];
+                                    : f.edge[a * f.whole->rows + first + 2 * (a - 1)];
     spot.reach[a][lane] = reach;
     reference[a] *= reach;
   }
@@ -202,11 +234,11 @@ inline void pack_spot(const Factors<T>& f, int64_t contact, int64_t world, int l
     const int a = piece.pyramid ? k / 2 + 1 : k;
     const T along = !piece.pyramid ? reference[a] : k % 2 ? reference[0] - reference[a] : reference[0] + reference[a];
     rows.aref[piece.slot + k][lane] = along;
-    rows.damping[piece.slot + k][lane] = f.damping[s.ngiven + first + k];
+    rows.damping[piece.slot + k][lane] = f.damping[f.whole->ngiven + first + k];
     rows.weight[piece.slot + k][lane] = weight * f.scale[first + k];
   }
   if (cone < 0) return;
-  const T mu = f.friction[contact];
+  const T mu = friction[0];
   rows.cone_mu[cone][lane] = mu;
   rows.cone_weight[cone][lane] = weight / (mu * mu);
 }
@@ -300,7 +332,7 @@ void pack_factored(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups
     const int count = count_of<T>(turn, g);
     if (rows.pieces) {
       for (int k = 0; k < 6; ++k) {
-        load_vector<T>(f.cdof + k * s.nv * f.worlds + world, s.nv, f.worlds, count, cdof + k * stride, int(stride));
+        load_dofs<T>(f, f.cdof + k * f.whole->nv * f.worlds + world, count, cdof + k * stride, int(stride));
       }
     }
     for (int p = 0; p < rows.pieces; ++p) {
@@ -315,7 +347,7 @@ void pack_factored(const Factors<T>& f, const Turn& turn, Rows<T>* const* groups
       }
     }
     if (!rows.count) continue;
-    load_vector<T>(f.qvel + world, s.nv, f.worlds, count, velocity, int(stride));
+    load_dofs<T>(f, f.qvel + world, count, velocity, int(stride));
     slot_products<T>(rows, velocity, rows.rate, nb);
     for (int k = 0; k < rows.count; ++k) rows.aref[k] -= rows.damping[k] * rows.rate[k];
   }

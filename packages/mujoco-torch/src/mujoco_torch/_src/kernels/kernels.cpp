@@ -301,7 +301,7 @@ struct RowInputs {
 
   template <class T>
   Factors<T> factors(const System& s) const {
-    return {&s, cdof.as<T>(), com.as<T>(), pos.as<T>(), frame.as<T>(), edge.as<T>(), given.as<T>(), given_D.as<T>(),
+    return {&s, &s, &s.all, cdof.as<T>(), com.as<T>(), pos.as<T>(), frame.as<T>(), edge.as<T>(), given.as<T>(), given_D.as<T>(),
             given_ref.as<T>(), contact_D.as<T>(), contact_ref.as<T>(), scale.as<T>(), friction.as<T>(), damping.as<T>(),
             loss.as<T>(), qvel.as<T>(), worlds(), contact_ref.shape[0], given.worlds() == 1};
   }
@@ -320,16 +320,19 @@ void solve_op(uint64_t* stack) {
   Output qacc({s.nv, worlds}, dtype), qfrc({s.nv, worlds}, dtype), niter({worlds}, torch.int32);
   with_type(in.mass, [&](auto type) {
     using T = typename decltype(type)::type;
-    const Problem<T> problem{&s, in.factors<T>(s), in.mass.as<T>(), force.as<T>(), smooth.as<T>(), warmstart.as<T>(),
-                             qacc.as<T>(), qfrc.as<T>(), niter.as<int32_t>(), worlds};
+    const Problem<T> problem{in.factors<T>(s), in.mass.as<T>(), force.as<T>(), smooth.as<T>(), warmstart.as<T>(),
+                             qacc.as<T>(), qfrc.as<T>(), niter.as<int32_t>()};
+    std::fill_n(niter.as<int32_t>(), worlds, 0);
     const auto body = [&](Work<T>* works, const Turn& turn) {
-      if (s.general()) {
-        solve_turn<T, true>(problem, works, turn);
-      } else {
-        solve_turn<T, false>(problem, works, turn);
+      for (const Part& part : s.parts) {
+        if (part.system->general()) {
+          solve_turn<T, true>(problem.of(part), works, turn);
+        } else {
+          solve_turn<T, false>(problem.of(part), works, turn);
+        }
       }
     };
-    for_turns<T>(sizes_of(s), worlds, body);
+    for_turns<T>(sizes_of_parts(s), worlds, body);
   });
   stack[0] = qacc.release();
   stack[1] = qfrc.release();

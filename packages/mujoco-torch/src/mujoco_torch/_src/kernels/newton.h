@@ -11,14 +11,19 @@
 
 namespace {
 
+// Of a part of a system.
 template <class T>
 struct Problem {
-  const System* system;
   Factors<T> factors;
   const T *mass, *force, *qacc_smooth, *qacc_warmstart;
   T *qacc, *qfrc_constraint;
   int32_t* niter;
-  int64_t worlds;
+
+  Problem of(const Part& part) const {
+    Problem p = *this;
+    p.factors = factors.of(part);
+    return p;
+  }
 };
 
 template <class T>
@@ -67,11 +72,11 @@ void gradient(Work<T>& w, int nb) {
 // The cheaper of the two starting points into qacc, momentum and residual.
 template <class T, bool general>
 void choose_start(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
-  const System& s = *p.system;
+  const System& s = *p.factors.system;
   const int nb = tiles(s.nv), padded = nb * kTile;
   Rows<T>& rows = w.rows;
-  load_vector<T>(p.qacc_smooth + world, s.nv, p.worlds, count, w.smooth, padded);
-  load_vector<T>(p.qacc_warmstart + world, s.nv, p.worlds, count, w.qacc, padded);
+  load_dofs<T>(p.factors, p.qacc_smooth + world, count, w.smooth, padded);
+  load_dofs<T>(p.factors, p.qacc_warmstart + world, count, w.qacc, padded);
   slot_products<T>(rows, w.qacc, rows.residual, nb);
   slot_products<T>(rows, w.smooth, rows.rate, nb);
   for (int k = 0; k < rows.count; ++k) {
@@ -170,10 +175,10 @@ void conjugate_direction(Work<T>& w, int nb) {
 // The solve of a group whose M and rows are in the workspace.
 template <class T, bool general>
 Mask<T> iterate(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
-  const System& s = *p.system;
+  const System& s = *p.factors.system;
   const int nb = tiles(s.nv), padded = nb * kTile;
   Rows<T>& rows = w.rows;
-  load_vector<T>(p.force + world, s.nv, p.worlds, count, w.force, padded);
+  load_dofs<T>(p.factors, p.force + world, count, w.force, padded);
   Vec<T> trace = {};
   for (int64_t i = 0; i < s.nv; ++i) trace += w.sparse[s.M_rowadr[i] + s.M_rownnz[i] - 1];
   const Vec<T> scale = T(1) / floor_at<T>(trace, kMinVal<T>);
@@ -228,9 +233,22 @@ Mask<T> iterate(const Problem<T>& p, Work<T>& w, int64_t world, int count) {
   return niter;
 }
 
+// The rows of M of the dofs of a part.
+template <class T>
+void load_mass(const Factors<T>& f, const T* source, int count, Vec<T>* mass) {
+  const System& s = *f.system;
+  for (int64_t i = 0; i < s.nv; ++i) {
+    const T* row = source + f.whole->M_rowadr[size_t(f.dof_at(i))] * f.worlds;
+    for (int64_t e = 0; e < s.M_rownnz[size_t(i)]; ++e) {
+      mass[s.M_rowadr[size_t(i)] + e] = load<T>(row + e * f.worlds, count);
+    }
+  }
+}
+
+// The solve of a part, whose iterations count if they are more than those of the parts before.
 template <class T, bool general>
 void solve_turn(const Problem<T>& p, Work<T>* works, const Turn& turn) {
-  const System& s = *p.system;
+  const System& s = *p.factors.system;
   const int padded = tiles(s.nv) * kTile;
   Rows<T>* rows[kTurn];
   for (int g = 0; g < turn.groups; ++g) rows[g] = &works[g].rows;
@@ -242,17 +260,19 @@ void solve_turn(const Problem<T>& p, Work<T>* works, const Turn& turn) {
     Mask<T> niter = {};
     if (rows[g]->count) {
       find_shape<T>(s, w);
-      load_vector<T>(p.mass + world, s.nC(), p.worlds, count, w.sparse, int(s.nC()));
+      load_mass<T>(p.factors, p.mass + world, count, w.sparse);
       place_mass<T>(s, w);
       niter = iterate<T, general>(p, w, world, count);
     } else {
-      load_vector<T>(p.qacc_smooth + world, s.nv, p.worlds, count, w.qacc, int(s.nv));
+      load_dofs<T>(p.factors, p.qacc_smooth + world, count, w.qacc, int(s.nv));
       for (int i = 0; i < padded; ++i) w.pull[i] = Vec<T>{};
     }
     for (int i = 0; i < padded; ++i) w.pull[i] = -w.pull[i];
-    store_vector<T>(p.qacc + world, w.qacc, s.nv, p.worlds, count);
-    store_vector<T>(p.qfrc_constraint + world, w.pull, s.nv, p.worlds, count);
-    for (int lane = 0; lane < count; ++lane) p.niter[world + lane] = int32_t(niter[lane]);
+    store_dofs<T>(p.factors, p.qacc + world, w.qacc, count);
+    store_dofs<T>(p.factors, p.qfrc_constraint + world, w.pull, count);
+    for (int lane = 0; lane < count; ++lane) {
+      p.niter[world + lane] = std::max(p.niter[world + lane], int32_t(niter[lane]));
+    }
   }
 }
 

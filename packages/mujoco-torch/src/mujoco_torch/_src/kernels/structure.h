@@ -44,6 +44,8 @@ struct SystemSpec {
   const int64_t *contact_row;                         // first row of each contact, then their number
   const int64_t *side_start, *side_root;              // the sides of each contact, and the tree each is described in
   const int64_t *column_start, *column_dof, *column_sign;  // the dofs of each side
+  int64_t parts;                                           // none if it cannot be parted
+  const int64_t *part_key, *part_dof, *part_given, *part_contact;  // of all parts, one after the other
 };
 
 constexpr int64_t kNewton = 2;  // mjSOL_NEWTON
@@ -51,6 +53,15 @@ constexpr int kWord = 32;       // dofs in a word of the tables of signs
 
 // What a constraint is made of. A `single` is a given row of one dof.
 enum class Kind { single, given, normal, pyramid, cone };
+
+struct System;
+
+// Trees that no constraint can join with others are a system of their own. For each dof, given row and contact of it:
+// which one that is in the whole.
+struct Part {
+  const System* system;
+  std::vector<int64_t> dof, given, contact;
+};
 
 // The structure of the constraint problem of a model. Constraints are its given rows, then its contacts.
 struct System {
@@ -68,6 +79,8 @@ struct System {
   std::vector<int> singles;      // by dof
   std::vector<int> order;        // of all others, as they fill the pieces of rows.h; cones last
   std::vector<bool> fresh;       // at each place of the order: whether it cannot share a piece with those before it
+  Part all;                      // itself
+  std::vector<Part> parts;       // what is solved by itself; `all` if it cannot be parted
 
   explicit System(const SystemSpec& s)
       : nv(s.nv), nbody(s.nbody), ngiven(s.ngiven), nJ(s.nJ), contacts(s.contacts), rows(s.rows), axes(s.axes),
@@ -84,6 +97,8 @@ struct System {
     list_below();
     list_columns(s);
     list_order();
+    all = {this, count(nv), count(ngiven), count(contacts)};
+    list_parts(s);
   }
 
   int64_t nC() const { return nv ? M_rowadr[nv - 1] + M_rownnz[nv - 1] : 0; }
@@ -159,6 +174,14 @@ struct System {
     }
   }
 
+  static std::vector<int64_t> count(int64_t n) {
+    std::vector<int64_t> numbers(static_cast<size_t>(n));
+    std::iota(numbers.begin(), numbers.end(), 0);
+    return numbers;
+  }
+
+  void list_parts(const SystemSpec& s);
+
   // A bit for the root of each tree that a constraint touches; roots 64 apart share one.
   uint64_t trees(int64_t constraint) const {
     uint64_t bits = 0;
@@ -218,5 +241,17 @@ class Registry {
 
 Registry<Pattern> patterns;
 Registry<System> systems;
+
+inline void System::list_parts(const SystemSpec& s) {
+  const int64_t *dof = s.part_dof, *given = s.part_given, *contact = s.part_contact;
+  if (!s.parts) parts.push_back(all);
+  for (int64_t i = 0; i < s.parts; ++i) {
+    const System& part = systems.find(s.part_key[i]);
+    parts.push_back({&part, {dof, dof + part.nv}, {given, given + part.ngiven}, {contact, contact + part.contacts}});
+    dof += part.nv;
+    given += part.ngiven;
+    contact += part.contacts;
+  }
+}
 
 }  // namespace

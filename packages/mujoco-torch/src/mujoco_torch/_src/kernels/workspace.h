@@ -61,6 +61,19 @@ inline Sizes sizes_of(const System& s) {
   return sizes;
 }
 
+// Enough for each part of a system.
+inline Sizes sizes_of_parts(const System& s) {
+  Sizes most{0};
+  for (const Part& part : s.parts) {
+    const Sizes sizes = sizes_of(*part.system);
+    for (const auto field : {&Sizes::nv, &Sizes::nC, &Sizes::slots, &Sizes::rows, &Sizes::pieces, &Sizes::axes,
+                             &Sizes::cones}) {
+      most.*field = std::max(most.*field, sizes.*field);
+    }
+  }
+  return most;
+}
+
 template <class T>
 Rows<T> lay_out_rows(Arena& arena, const Sizes& sizes) {
   const size_t padded = size_t(tiles(sizes.nv)) * kTile;

@@ -9,7 +9,8 @@ Departures from MuJoCo C:
 1. Costs are differences from the start of the line search, summed row by row, so float32 keeps its digits.
 2. The line search accepts a slope below 8 eps times the size of its terms: a smaller one is rounding.
 3. A midpoint that does not lower the cost is not taken when the bracket cannot shrink; the better end, or zero, is.
-4. There are no islands: one scale, one iteration count for the whole model.
+4. Trees that no constraint can ever join are solved one by one (parts.py), others together; where C splits worlds into
+   islands as they are, each has a scale and an iteration count of its own.
 5. A world whose numbers are not finite stops at once instead of using up its iterations.
 """
 
@@ -22,6 +23,7 @@ from mujoco_torch._src.enums import SolverType
 
 from .linalg import MINVAL, chol_factor, chol_solve, hessian
 from .mass import full_m
+from .parts import by_parts
 from .penalty import Penalty, make_penalty
 from .rows import make_rows
 from .system import System
@@ -82,6 +84,7 @@ class Line(NamedTuple):
     quadratic: Tensor
 
 
+@by_parts
 def solve(
     M: Tensor,
     cdof: Tensor,

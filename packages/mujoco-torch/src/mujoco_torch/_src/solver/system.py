@@ -10,10 +10,13 @@ import enum
 import weakref
 from collections.abc import Sequence
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mujoco_torch._src import kernels
 from mujoco_torch._src.pattern import Pattern, content_key
+
+if TYPE_CHECKING:
+    from .parts import Part
 
 
 class RowKind(enum.IntEnum):
@@ -44,16 +47,22 @@ class System:
       contact_sides: the sides of each contact; one where both bodies belong to one tree, two between trees.
       cone, solver: ConeType and SolverType, CG or Newton.
       tolerance, ls_tolerance, iterations, ls_iterations, noslip_tolerance, noslip_iterations: options of the solver.
+      islands: whether `solve` takes trees that no constraint can join one by one.
       key: names the value in a compiled graph.
     """
 
     _interned: ClassVar[weakref.WeakValueDictionary[int, "System"]] = weakref.WeakValueDictionary()
+    OPTIONS = (
+        "cone", "solver", "tolerance", "ls_tolerance", "iterations", "ls_iterations", "noslip_iterations",
+        "noslip_tolerance",
+    )  # fmt: skip
     FIELDS = (
         "nv", "nbody", "M_rownnz", "M_colind", "dof_bodyid", "given_kind", "given_dofs", "contact_dim",
-        "contact_sides", "cone", "solver", "tolerance", "ls_tolerance", "iterations", "ls_iterations",
-        "noslip_iterations", "noslip_tolerance",
+        "contact_sides", *OPTIONS, "islands",
     )  # fmt: skip
-    DEFAULTS: ClassVar[dict] = dict(cone=0, solver=2, noslip_iterations=0, noslip_tolerance=1e-6)
+    DEFAULTS: ClassVar[dict] = dict(
+        cone=0, solver=2, noslip_iterations=0, noslip_tolerance=1e-6, islands=False
+    )
 
     def __new__(cls, **values) -> "System":
         values = cls.DEFAULTS | values
@@ -260,11 +269,14 @@ class System:
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:
-        """All patterns of a system."""
+        """All patterns of a system, and of its parts."""
         sides = [pattern for side in self.numbered_sides for pattern in side]
+        parts = [
+            pattern for part in self.parts for pattern in (*part.system.patterns, *part.patterns.values())
+        ]
         return (
             self.row_contact, self.given_place, self.given_col, self.given_sum, self.full_m, self.full_m_place,
-            self.M_row, self.M_col, self.M_diagonal, self.dof_body, self.cone_contacts, self.cone_rows, *sides,
+            self.M_row, self.M_col, self.M_diagonal, self.dof_body, self.cone_contacts, self.cone_rows, *sides, *parts,
         )  # fmt: skip
 
     @cached_property
@@ -290,6 +302,35 @@ class System:
 
     def _row_of_element(self) -> list[int]:
         return [i for i, n in enumerate(self.M_rownnz) for _ in range(n)]
+
+    @cached_property
+    def parts(self) -> "tuple[Part, ...]":
+        """What `solve` takes one by one; none if it takes all at once."""
+        from .parts import partition  # which makes systems
+
+        return partition(self) if self.islands else ()
+
+    # The parts, one after the other, as the kernels read them.
+
+    @property
+    def part_key(self) -> list[int]:
+        """The key of each part."""
+        return [part.system.key for part in self.parts]
+
+    @property
+    def part_dof(self) -> list[int]:
+        """The dofs of all parts."""
+        return [dof for part in self.parts for dof in part.dofs]
+
+    @property
+    def part_given(self) -> list[int]:
+        """The given rows of all parts."""
+        return [row for part in self.parts for row in part.given]
+
+    @property
+    def part_contact(self) -> list[int]:
+        """The contacts of all parts."""
+        return [contact for part in self.parts for contact in part.contacts]
 
     # The sides of all contacts, one after the other, as the kernels read them.
 

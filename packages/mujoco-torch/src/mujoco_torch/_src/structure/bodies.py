@@ -60,6 +60,7 @@ def options(mjm: mujoco.MjModel) -> Part:
         noslip_tolerance=float(mjm.opt.noslip_tolerance),
         cone=int(mjm.opt.cone),
         solver=int(mjm.opt.solver),
+        islands=not disabled(mjm, DisableBit.ISLAND),
         warmstart=not disabled(mjm, DisableBit.WARMSTART),
         actuation=not disabled(mjm, DisableBit.ACTUATION),
         clampctrl=not disabled(mjm, DisableBit.CLAMPCTRL),

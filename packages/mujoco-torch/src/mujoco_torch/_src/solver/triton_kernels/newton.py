@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mujoco_torch._src.enums import SolverType
 
+from ..parts import by_parts
 from ..system import System
 from . import launch
 from .cones import CONE, make_cones
@@ -41,6 +42,7 @@ WARPS = 16
 """Warps to a multiprocessor. A program that starts late, because fewer fit, finds less or nothing to do."""
 
 
+@by_parts
 def solve(
     M: Tensor,
     cdof: Tensor,
