@@ -16,9 +16,7 @@ from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metri
 import mujoco_torch as mjt
 from mujoco_torch import testing
 from mujoco_torch._src import tuning
-
-# The module: its name is that of the function in the package.
-blocks = mjt.compile.__globals__
+from mujoco_torch._src.pieces import Piece
 
 SCENE = """
 <mujoco model="scene">
@@ -132,7 +130,7 @@ def test_one_world_without_a_batch() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_rollout_is_that_of_the_library(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole blocks and a ragged one; more steps than are kept at once."""
-    monkeypatch.setitem(blocks, "STEPS_AT_ONCE", 2)
+    monkeypatch.setitem(mjt.compile.__globals__, "STEPS_AT_ONCE", 2)
     m, d = batch(name, 6)
     keep = ("qpos", "xpos", "contact_dist", "ncon")
     u = controls(m, 6, 5)
@@ -253,7 +251,7 @@ def test_without_a_wrapper_the_plain_way_and_a_warning(monkeypatch: pytest.Monke
     def broken(self, params, values):
         raise torch._dynamo.exc.TorchDynamoException("no Python.h here\nmore")
 
-    monkeypatch.setattr(blocks["_Piece"], "__call__", broken)
+    monkeypatch.setattr(Piece, "__call__", broken)
     m, d = batch("scene", 4)
     step = mjt.compile(mjt.step)
     with pytest.warns(RuntimeWarning, match=r"no C\+\+ wrapper \(no Python.h here\)"):
@@ -312,6 +310,14 @@ def test_generated_code_gives_the_same() -> None:
     assert_equal(after, mjt.step(m, d, nsteps=3))
     (piece,) = step.__self__.pieces
     assert piece.run is not piece.traced  # Dynamo is out of the way
+
+
+@pytest.mark.parametrize("nv, size", [(1, 256), (54, 256), (55, 128), (216, 64), (5000, 32)])
+def test_large_models_have_small_blocks(nv: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "remembered", lambda model: None)
+    m, d = batch("scene", 2)
+    monkeypatch.setattr(type(m), "nv", nv, raising=False)
+    assert mjt.compile(mjt.step).__self__.block_size(m, d) == size
 
 
 @pytest.mark.usefixtures("captured")
