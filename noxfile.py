@@ -73,7 +73,7 @@ def install_for_tests(session: nox.Session) -> None:
 
 def run_tests(session: nox.Session, *arguments: str) -> None:
     """Run pytest on two workers with caches of the session's own."""
-    caches = Path(session.create_tmp())
+    caches = Path(session.create_tmp()).resolve()
     env = ONE_THREAD | {
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         "XDG_CACHE_HOME": str(caches / "xdg"),
@@ -110,7 +110,7 @@ def bench(session: nox.Session) -> None:
 @nox.session(name="patched-torch-tests")
 def patched_torch_tests(session: nox.Session) -> None:
     """Prove the patches on torch 2.13.0, or on what the arguments say, such as 2.14.1 or 2.11.0 tensordict==0.14.0."""
-    caches = Path(session.create_tmp()) / "inductor"
+    caches = Path(session.create_tmp()).resolve() / "inductor"  # torch 2.12 compiles in another folder
     env = ONE_THREAD | {"TORCHINDUCTOR_CACHE_DIR": str(caches)} | NO_COMPILED_CODE
     others = [argument for argument in session.posargs if "==" in argument]
     for version in [argument for argument in session.posargs if "==" not in argument] or ["2.13.0"]:
