@@ -120,7 +120,7 @@ def compare(
         theirs = [reference_value(reference.model, reference, name) for reference in references]
         if name == "efc_force":
             ours, theirs = _known_forces(ours, theirs, references)
-        errors.append(_field_error(name, ours, theirs, _tolerance(name, rtol)))
+        errors.append(_field_error(name, ours, theirs, _tolerance(name, rtol), _cancelling(name, references)))
     return Report(tuple(errors))
 
 
@@ -189,8 +189,20 @@ def _tolerance(name: str, rtol: float | Mapping[str, float] | None) -> float:
     return GEOMETRY if name.startswith(("contact.", "efc_")) else SMOOTH
 
 
+def _cancelling(name: str, references: Sequence[mujoco.MjData]) -> float:
+    """Magnitude of what may cancel in a field: in the bias force of a balanced body its weight."""
+    if name != "qfrc_bias":
+        return 0.0
+    models = [mjd.model for mjd in references]
+    return max(mjm.body_mass.sum() * np.linalg.norm(mjm.opt.gravity) for mjm in models)
+
+
 def _field_error(
-    name: str, ours: Sequence[np.ndarray], references: Sequence[np.ndarray], rtol: float
+    name: str,
+    ours: Sequence[np.ndarray],
+    references: Sequence[np.ndarray],
+    rtol: float,
+    cancelling: float = 0.0,
 ) -> FieldError:
     for world, (mine, reference) in enumerate(zip(ours, references, strict=True)):
         if mine.shape != reference.shape:
@@ -198,7 +210,7 @@ def _field_error(
             return FieldError(name, float("inf"), rtol, world, (), *shapes)
     if not sum(reference.size for reference in references):
         return FieldError(name, 0.0, rtol)
-    scale = _scale(name, references)
+    scale = _scale(name, references, cancelling)
     worst = FieldError(name, -1.0, rtol)
     for world, (mine, reference) in enumerate(zip(ours, references, strict=True)):
         if reference.size:
@@ -206,12 +218,12 @@ def _field_error(
     return worst
 
 
-def _scale(name: str, references: Sequence[np.ndarray]) -> np.ndarray | float | None:
+def _scale(name: str, references: Sequence[np.ndarray], cancelling: float) -> np.ndarray | float | None:
     """Scale of a field, per component if it has several; None for entry-wise and integer fields."""
     if name in ENTRYWISE or not np.issubdtype(references[0].dtype, np.floating):
         return None
     magnitudes = [np.abs(reference) for reference in references if reference.size]
-    whole = max(magnitude.max() for magnitude in magnitudes)
+    whole = max(cancelling, *(magnitude.max() for magnitude in magnitudes))
     if references[0].ndim < 2:
         return max(whole, SCALE_FLOOR)
     component = np.max(

@@ -12,8 +12,8 @@ SOLVED = 1e-6
 
 #: Share of a field's largest magnitude below which a component's own scale is not used.
 COMPONENT_FLOOR = 1e-4
-#: Smallest scale of any field; below it a field is rounding noise (forces that cancel, each of newtons, to 1e-14).
-SCALE_FLOOR = 1e-4
+#: Smallest scale of any field; below it a field is rounding noise (forces of an unloaded robot at 1e-17).
+SCALE_FLOOR = 1e-6
 
 ENTRYWISE = frozenset({"efc_D"})
 
