@@ -10,9 +10,10 @@ The functions here are what the library's own tests use, and they serve a user's
 How errors are measured. An entry's error is its absolute difference from C divided by the *scale* of its
 field: the largest magnitude C has, over all worlds and items, in that component (the x of all positions,
 column j of the mass matrix), but at least ``COMPONENT_FLOOR`` of the field's largest magnitude (of
-``qfrc_bias`` the model's weight, if that is more: it may cancel), and at least ``SCALE_FLOOR``. An entry-wise relative error is meaningless for the many entries that are zero up
-to rounding (the y of a planar robot); the fields in ``ENTRYWISE``, which are positive and span many
-decades, do use it. Integer fields must be equal.
+``qfrc_bias`` the model's weight, if that is more: it may cancel), and at least ``SCALE_FLOOR``. An
+entry-wise relative error is meaningless for the many entries that are zero up to rounding (the y of a planar
+robot); the fields in ``ENTRYWISE``, which are positive and span many decades, do use it. Integer fields must
+be equal.
 
 Constraint rows and contacts are compacted first: of our static slots only the active ones count, which must
 be the rows and contacts C lists, in C's order. Another number of them is an infinite error of every field
