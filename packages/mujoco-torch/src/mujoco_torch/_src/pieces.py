@@ -90,7 +90,7 @@ def inductor_options(mode: str | None, block: int) -> dict[str, Any]:
     Flags of the C++ compiler stay as they are: with others, headers are precompiled once more, for 6 CPU-seconds.
     """
     options = dict(torch._inductor.list_mode_options(mode or "default"))
-    options |= {"cpp_wrapper": True, "cpp.threads": 1}
+    options |= {"cpp_wrapper": True, "cpp.threads": 1, "size_asserts": False}
     if block % LANES == 0:
         # Worlds fill vectors, so it always pays to make them; to estimate whether it does takes 3 % of a compilation.
         options["cpp.enable_tiling_heuristics"] = False

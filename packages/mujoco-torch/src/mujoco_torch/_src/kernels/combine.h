@@ -19,30 +19,44 @@ inline int64_t start_of_items(const Input& x, int64_t number) {
   return start;
 }
 
+// A row (B) of the product.
+template <class T>
+inline void combine_row(const Pattern& p, int64_t row, const T* items, int64_t step, int64_t worlds, T* target) {
+  const int64_t first = p.start[row], last = p.start[row + 1];
+  if (worlds == 1) {
+    T sum = 0;
+    for (int64_t e = first; e < last; ++e) sum += T(p.value[e]) * items[p.column[e] * step];
+    *target = sum;
+    return;
+  }
+  if (first == last) {
+    std::memset(target, 0, size_t(worlds) * sizeof(T));
+    return;
+  }
+  const T* source = items + p.column[first] * step;
+  const T value = T(p.value[first]);
+  if (value == 1) {
+    std::memcpy(target, source, size_t(worlds) * sizeof(T));
+  } else {
+    for (int64_t w = 0; w < worlds; ++w) target[w] = value * source[w];
+  }
+  for (int64_t e = first + 1; e < last; ++e) {
+    const T* more = items + p.column[e] * step;
+    const T factor = T(p.value[e]);
+    for (int64_t w = 0; w < worlds; ++w) target[w] += factor * more[w];
+  }
+}
+
 // out (lead, rows, B) of x (..., columns, B), whose rows of worlds may lie anywhere
 template <class T>
 void combine(const Pattern& p, const Input& x, T* out, int64_t lead) {
   const int64_t worlds = x.worlds(), step = x.strides[x.strides.size() - 2];
   parallel(lead * p.rows, kGrain / (worlds + 1) + 1, [=, &p, &x](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const T* items = x.as<T>() + start_of_items(x, i / p.rows);
-      T* target = out + i * worlds;
-      const int64_t first = p.start[i % p.rows], last = p.start[i % p.rows + 1];
-      if (first == last) {
-        std::memset(target, 0, size_t(worlds) * sizeof(T));
-        continue;
-      }
-      const T* source = items + p.column[first] * step;
-      const T value = T(p.value[first]);
-      if (value == 1) {
-        std::memcpy(target, source, size_t(worlds) * sizeof(T));
-      } else {
-        for (int64_t w = 0; w < worlds; ++w) target[w] = value * source[w];
-      }
-      for (int64_t e = first + 1; e < last; ++e) {
-        const T* more = items + p.column[e] * step;
-        const T factor = T(p.value[e]);
-        for (int64_t w = 0; w < worlds; ++w) target[w] += factor * more[w];
+    while (begin < end) {
+      const int64_t number = begin / p.rows, last = std::min(end, (number + 1) * p.rows);
+      const T* items = x.as<T>() + start_of_items(x, number);
+      for (; begin < last; ++begin) {
+        combine_row<T>(p, begin - number * p.rows, items, step, worlds, out + begin * worlds);
       }
     }
   });
