@@ -88,6 +88,7 @@ def inductor_options(mode: str | None, block: int) -> dict[str, Any]:
     """How Inductor makes a piece of a block of worlds: by the C++ wrapper, one thread, vectors along the worlds.
 
     Flags of the C++ compiler stay as they are: with others, headers are precompiled once more, for 6 CPU-seconds.
+    Sizes of what operators return are not checked at each call: that they are those of the fakes is tested.
     """
     options = dict(torch._inductor.list_mode_options(mode or "default"))
     options |= {"cpp_wrapper": True, "cpp.threads": 1, "size_asserts": False}
