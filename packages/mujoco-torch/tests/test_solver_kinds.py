@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mujoco_torch._src.solver import RowKind, System, full_m, newton, noslip, solve
+from mujoco_torch._src.solver.arguments import Factors
 from mujoco_torch._src.solver.noslip import noslip as noslip_reference
 from mujoco_torch._src.solver.rows import make_rows
 
@@ -149,9 +150,7 @@ both = pytest.mark.parametrize("run", [operator, reference], ids=lambda run: run
 
 def rows_at(system: System, p: dict[str, Tensor], qacc: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """J, D and residual of every row."""
-    made = ("cdof", "subtree_com", "contact_pos", "contact_frame", "row_edge", "given_jac", "given_D", "given_ref",
-            "contact_D", "contact_ref", "row_scale")  # fmt: skip
-    J, D, ref = make_rows(system, *(p[name] for name in made))
+    J, D, ref = make_rows(system, Factors(*(p[name] for name in Factors._fields)))
     return J, D, (J * qacc).sum(1) + p["damping"] * (J * p["qvel"]).sum(1) - ref
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from mujoco_torch._src.enums import SolverType
 
+from .arguments import Arguments
 from .linalg import MINVAL, chol_factor, chol_solve, hessian
 from .mass import full_m
 from .parts import by_parts
@@ -85,52 +86,31 @@ class Line(NamedTuple):
 
 
 @by_parts
-def solve(
-    M: Tensor,
-    cdof: Tensor,
-    subtree_com: Tensor,
-    contact_pos: Tensor,
-    contact_frame: Tensor,
-    row_edge: Tensor,
-    given_jac: Tensor,
-    given_D: Tensor,
-    given_ref: Tensor,
-    contact_D: Tensor,
-    contact_ref: Tensor,
-    row_scale: Tensor,
-    cone_friction: Tensor,
-    damping: Tensor,
-    frictionloss: Tensor,
-    qvel: Tensor,
-    qfrc_smooth: Tensor,
-    qacc_smooth: Tensor,
-    qacc_warmstart: Tensor,
-    system: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+def solve(system: System, given: Arguments) -> tuple[Tensor, Tensor, Tensor]:
     """The operator `solve` by `newton`, of dense rows."""
-    s = System.of(system)
-
-    def block(M, cdof, com, pos, frame, jac, given_D, given_ref, contact_D, contact_ref, qvel, force, *start):
-        J, weight, reference = make_rows(
-            s, cdof, com, pos, frame, row_edge, jac, given_D, given_ref, contact_D, contact_ref, row_scale
-        )
-        aref = reference - damping * _mul(J, qvel)
-        penalty = make_penalty(s, weight, frictionloss, cone_friction)
-        qacc, niter = newton(full_m(M, s), J, aref, force, penalty, *start)
-        rows = penalty.force(_mul(J, qacc) - aref)
-        return qacc, (J * rows.unsqueeze(1)).sum(0), niter
-
-    worlds = M.shape[-1]
-    inputs = (
-        M, cdof, subtree_com, contact_pos, contact_frame, given_jac.expand(-1, worlds), given_D, given_ref, contact_D,
-        contact_ref, qvel, qfrc_smooth, qacc_smooth, qacc_warmstart,
-    )  # fmt: skip
-    if M.device.type != "cpu" or worlds <= BLOCK:
-        return block(*inputs)
-    parts = zip(*(x.split(BLOCK, -1) for x in inputs), strict=True)
-    results = [block(*(x.contiguous() for x in part)) for part in parts]
+    results = [_solve_block(system, block) for block in _blocks(given)]
     qacc, qfrc_constraint, niter = (torch.cat(x, -1) for x in zip(*results, strict=True))
     return qacc, qfrc_constraint, niter
+
+
+def _blocks(given: Arguments) -> list[Arguments]:
+    worlds = given.M.shape[-1]
+    if given.M.device.type != "cpu" or worlds <= BLOCK:
+        return [given]
+    return [
+        Arguments(*(x if x.shape[-1] == 1 else x[..., start : start + BLOCK].contiguous() for x in given))
+        for start in range(0, worlds, BLOCK)
+    ]
+
+
+def _solve_block(system: System, given: Arguments) -> tuple[Tensor, Tensor, Tensor]:
+    J, weight, reference = make_rows(system, given.factors)
+    aref = reference - given.damping * _mul(J, given.qvel)
+    penalty = make_penalty(system, weight, given.frictionloss, given.cone_friction)
+    starts = given.qacc_smooth, given.qacc_warmstart
+    qacc, niter = newton(full_m(given.M, system), J, aref, given.qfrc_smooth, penalty, *starts)
+    rows = penalty.force(_mul(J, qacc) - aref)
+    return qacc, (J * rows.unsqueeze(1)).sum(0), niter
 
 
 def newton(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .arguments import Factors
 from .linalg import MINVAL
 from .mass import full_m
 from .penalty import make_penalty
@@ -96,7 +97,7 @@ def _by_blocks(function: Callable, inputs: list[Tensor]) -> tuple[Tensor, ...]:
 
 def _pass(s: System, M: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     *factors, cone_friction, damping, frictionloss, qvel, qacc_smooth, qacc = inputs
-    J, D, reference = make_rows(s, *factors)
+    J, D, reference = make_rows(s, Factors(*factors))
     aref = reference - damping * _mul(J, qvel)
     force = make_penalty(s, D, frictionloss, cone_friction).force(_mul(J, qacc) - aref)
     mass = full_m(M, s).movedim(-1, 0)

@@ -12,6 +12,7 @@ from mujoco_torch._src import ops
 
 from . import linalg, mass, newton
 from . import noslip as pass_
+from .arguments import ROWS, SHARED, Arguments, Factors
 from .penalty import Penalty, make_penalty
 from .rows import make_rows
 from .system import System
@@ -40,57 +41,22 @@ def solve_m(system: System, M: Tensor, qLD: Tensor, qLDiagInv: Tensor, b: Tensor
     return _solve_m(M, qLD, qLDiagInv, b, system.key)
 
 
-def solve(
-    system: System,
-    M: Tensor,
-    cdof: Tensor,
-    subtree_com: Tensor,
-    contact_pos: Tensor,
-    contact_frame: Tensor,
-    row_edge: Tensor,
-    given_jac: Tensor,
-    given_D: Tensor,
-    given_ref: Tensor,
-    contact_D: Tensor,
-    contact_ref: Tensor,
-    row_scale: Tensor,
-    cone_friction: Tensor,
-    damping: Tensor,
-    frictionloss: Tensor,
-    qvel: Tensor,
-    qfrc_smooth: Tensor,
-    qacc_smooth: Tensor,
-    qacc_warmstart: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+def solve(system: System, *arguments: Tensor, **named: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Constrained accelerations qacc (nv, B), the rows' joint forces qfrc_constraint (nv, B), and niter (B,) int32.
 
     Minimises 1/2 (a - a_s)' M (a - a_s) + sum_i s_i(J_i (a + damping_i qvel) - reference_i), with the cost s of each
-    row or cone (docs/solver.md). All arguments have the worlds last:
+    row or cone (docs/solver.md). It takes `Arguments`, in their order or by name.
 
-    cdof (6, nv, B), subtree_com (3, nbody, B), contact_pos (3, ncon, B), contact_frame (9, ncon, B), qvel,
-      qfrc_smooth, qacc_smooth, qacc_warmstart (nv, B).
-    row_edge (axes, nrow, 1): how far each contact row goes along each axis of its contact; of a cone one axis by 1,
-      and no gradient goes there.
-    given_jac (nJ, B or 1): values of the given rows, row by row, each in the order of `System.given_dofs`.
-    given_D, given_ref (ngiven, B): weight, and the part of the reference that is not damping.
-    contact_D (ncon, B): weight of each contact; a row's is that times row_scale (nrow, 1), 1 for pyramids.
-    contact_ref (R, ncon, B): reference along the first R axes of each contact, R = 1 or all; a row's is the sum along
-      its edge.
-    cone_friction (axes, ncon, 1): mu, then the friction along each axis beside the normal; read of elliptic cones
-      alone, (0, ncon, 1) of pyramids.
-    damping (ngiven + nrow, 1): of each row.
-    frictionloss (nf, 1): bound of the force of each friction row.
-
-    D is zero in what is not active, and only what is active costs time. Gradients are those of the optimum, whatever
-    the iterations; qacc_warmstart and qacc_smooth, where the iterations start, have none.
+    Only what is active costs time. Gradients are those of the optimum, whatever the iterations; qacc_warmstart and
+    qacc_smooth, where the iterations start, have none.
     """
-    rows = _check_rows(
-        "solve", system, M, cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac, given_D, given_ref,
-        contact_D, contact_ref, row_scale, cone_friction, damping, frictionloss, qvel,
-    )  # fmt: skip
-    starts = dict(qfrc_smooth=qfrc_smooth, qacc_smooth=qacc_smooth, qacc_warmstart=qacc_warmstart)
-    _check("solve", M.shape[-1], M=(M, system.nC), **{name: (x, system.nv) for name, x in starts.items()})
-    return _solve(*rows, *starts.values(), system.key)
+    given = Arguments(*arguments, **named)
+    rows = _check_rows("solve", system, *given[: len(ROWS)])
+    joint = {name: x for name, x in given._asdict().items() if name not in ROWS}
+    _check(
+        "solve", given.M.shape[-1], M=(given.M, system.nC), **{n: (x, system.nv) for n, x in joint.items()}
+    )
+    return _solve(*rows, *joint.values(), system.key)
 
 
 def noslip(system: System, *arguments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -106,8 +72,8 @@ def noslip(system: System, *arguments: Tensor) -> tuple[Tensor, Tensor, Tensor, 
 
 
 def _check_rows(op: str, system: System, *rows: Tensor) -> list[Tensor]:
-    """The arguments of `_ROWS`, fit for `vmap`."""
-    given = dict(zip(_ROWS, rows, strict=True))
+    """The arguments of `ROWS`, fit for `vmap`."""
+    given = dict(zip(ROWS, rows, strict=True))
     M, nv, ncon, ngiven = rows[0], system.nv, system.contacts, system.ngiven
     shared = dict(
         row_edge=(system.axes, system.rows), row_scale=(system.rows,), damping=(system.nefc,),
@@ -170,14 +136,7 @@ _hessian_solve_operator = ops.define(
     linalg.hessian_solve,
     lambda M, J, w, b: b.new_empty(b.shape),
 )
-_ROWS = (
-    "M", "cdof", "subtree_com", "contact_pos", "contact_frame", "row_edge", "given_jac", "given_D", "given_ref",
-    "contact_D", "contact_ref", "row_scale", "cone_friction", "damping", "frictionloss", "qvel",
-)  # fmt: skip
-"""The first arguments of `solve` and `noslip`: the inertia, and what rows are made of."""
-_SHARED = (5, 11, 12, 13, 14)
-"""Positions of those that are the same in all worlds."""
-_ROWS_SCHEMA = ", ".join(f"Tensor {name}" for name in _ROWS)
+_ROWS_SCHEMA = ", ".join(f"Tensor {name}" for name in ROWS)
 _solve_operator = ops.define(
     f"solve({_ROWS_SCHEMA}, Tensor qfrc_smooth, Tensor qacc_smooth, Tensor qacc_warmstart, int system) -> "
     "(Tensor, Tensor, Tensor)",
@@ -187,7 +146,7 @@ _solve_operator = ops.define(
         rest[-2].new_empty(rest[-2].shape),
         M.new_empty(M.shape[-1], dtype=torch.int32),
     ),
-    shared=_SHARED,
+    shared=SHARED,
     cuda=_TRITON,
 )
 _noslip_operator = ops.define(
@@ -199,14 +158,14 @@ _noslip_operator = ops.define(
         M.new_empty((System.of(rest[-1]).nefc, M.shape[-1])),
         M.new_empty(M.shape[-1], dtype=torch.int32),
     ),
-    shared=_SHARED,
+    shared=SHARED,
 )
 _noslip_grad = ops.define(
     f"noslip_grad({_ROWS_SCHEMA}, Tensor qacc_smooth, Tensor qacc, Tensor grad_qacc, Tensor grad_qfrc, "
     f"Tensor grad_force, int system) -> ({', '.join(18 * ['Tensor'])})",
     pass_.noslip_grad,
     lambda *x: tuple(y.new_empty((*y.shape[:-1], x[0].shape[-1])) for y in x[:18]),
-    shared=_SHARED,
+    shared=SHARED,
     kernel=False,
 )
 
@@ -318,7 +277,7 @@ class _Solve(torch.autograd.Function):
         grad_qacc, grad_qfrc = (torch.zeros_like(qacc) if g is None else g for g in (grad_qacc, grad_qfrc))
 
         def forces(*inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-            J, weight, reference = make_rows(system, *inputs[:11])
+            J, weight, reference = make_rows(system, Factors(*inputs[:11]))
             friction, damping, loss, qvel = inputs[11:]
             residual = _product(J, qacc) + damping * _product(J, qvel) - reference
             penalty = make_penalty(system, weight, loss, friction)
@@ -334,7 +293,7 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, *args):
-        return ops.vmapped(_solve, _SHARED, info.batch_size, in_dims, args)
+        return ops.vmapped(_solve, SHARED, info.batch_size, in_dims, args)
 
 
 class _NoSlip(torch.autograd.Function):
@@ -358,7 +317,7 @@ class _NoSlip(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, *args):
-        return ops.vmapped(_noslip, _SHARED, info.batch_size, in_dims, args)
+        return ops.vmapped(_noslip, SHARED, info.batch_size, in_dims, args)
 
 
 def _product(J: Tensor, x: Tensor) -> Tensor:

@@ -7,10 +7,12 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from mujoco_torch._src.pattern import Pattern
 
+from .arguments import BY_AXIS, Arguments
 from .system import System
 
 
@@ -44,22 +46,22 @@ class Part:
             for name, (items, count) in self._selected.items()
         }
 
-    def arguments(self, *whole: Tensor) -> list[Tensor]:
-        """The tensors that the operator `solve` takes, those of the part from those of the whole."""
-        own = [self.patterns[kind] @ x if kind else x for kind, x in zip(_ARGUMENTS, whole, strict=True)]
-        for i in _BY_AXIS:
-            own[i] = own[i][: self.system.axes]
-        return own
+    def arguments(self, whole: Arguments) -> Arguments:
+        """Those of the part."""
+        own = {
+            name: self.patterns[_OWNERS[name]] @ x if name in _OWNERS else x
+            for name, x in whole._asdict().items()
+        }
+        return Arguments(**own | {name: own[name][: self.system.axes] for name in BY_AXIS})
 
 
-_ARGUMENTS = (
-    "element", "dof", None, "contact", "contact", "row", "value", "given", "given", "contact", "contact", "row",
-    "contact", "any_row", "loss", "dof", "dof", "dof", "dof",
+_OWNERS = dict(
+    M="element", cdof="dof", contact_pos="contact", contact_frame="contact", row_edge="row", given_jac="value",
+    given_D="given", given_ref="given", contact_D="contact", contact_ref="contact", row_scale="row",
+    cone_friction="contact", damping="any_row", frictionloss="loss", qvel="dof", qfrc_smooth="dof", qacc_smooth="dof",
+    qacc_warmstart="dof",
 )  # fmt: skip
-"""What the arguments of `solve` are of; None of bodies, which all parts share."""
-
-_BY_AXIS = (5, 10, 12)
-"""Positions of the arguments that begin with the axes of contacts, of which a part may have less."""
+"""What the arguments are of; bodies are those of the whole."""
 
 
 def partition(whole: System) -> tuple[Part, ...]:
@@ -97,29 +99,32 @@ def _system(whole: System, dofs: Sequence[int], given: Sequence[int], contacts: 
     )
 
 
-def by_parts(solve: Callable[..., tuple]) -> Callable[..., tuple]:
-    """An implementation of the operator `solve`, called for each part; niter is that of the slowest."""
+Results = tuple[Tensor, Tensor, Tensor]
+
+
+def by_parts(solve: Callable[[System, Arguments], Results]) -> Callable[..., Results]:
+    """The operator `solve` by a function of one part; niter is that of the slowest."""
 
     @functools.wraps(solve)
-    def run(*arguments) -> tuple[Tensor, Tensor, Tensor]:
-        *whole, key = arguments
-        parts = System.of(key).parts
-        if not parts:
-            return solve(*arguments)
-        solved = [solve(*part.arguments(*whole), part.system.key) for part in parts]
+    def operator(*arguments) -> Results:
+        *tensors, key = arguments
+        system, given = System.of(key), Arguments(*tensors)
+        if not system.parts:
+            return solve(system, given)
+        solved = [solve(part.system, part.arguments(given)) for part in system.parts]
         qacc, qfrc_constraint, niter = zip(*solved, strict=True)
-        return _joined(parts, qacc), _joined(parts, qfrc_constraint), functools.reduce(_larger, niter)
+        return (
+            _joined(system.parts, qacc),
+            _joined(system.parts, qfrc_constraint),
+            functools.reduce(torch.maximum, niter),
+        )
 
-    return run
+    return operator
 
 
 def _joined(parts: Sequence[Part], values: Sequence[Tensor]) -> Tensor:
     first, *others = (part.patterns["dof"].T @ x for part, x in zip(parts, values, strict=True))
     return sum(others, first)
-
-
-def _larger(x: Tensor, y: Tensor) -> Tensor:
-    return x.maximum(y)
 
 
 def _components(count: int, joined: Iterable[Iterable[int]]) -> list[int]:

@@ -7,6 +7,7 @@ the centre of mass of a tree, its row of J is the inner product with the motion 
 import torch
 from torch import Tensor
 
+from .arguments import Factors
 from .system import System
 
 
@@ -37,26 +38,13 @@ def jacobian(
     return torch.cat((given, sum(sides[1:], sides[0])))
 
 
-def make_rows(
-    system: System,
-    cdof: Tensor,
-    subtree_com: Tensor,
-    contact_pos: Tensor,
-    contact_frame: Tensor,
-    row_edge: Tensor,
-    given_jac: Tensor,
-    given_D: Tensor,
-    given_ref: Tensor,
-    contact_D: Tensor,
-    contact_ref: Tensor,
-    row_scale: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """J (nefc, nv, B), weight D (nefc, B) and reference (nefc, B) of all rows, from arguments of `solve`."""
-    J = jacobian(system, cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac)
-    weight, reference = row_weight(system, given_D, contact_D, row_scale), given_ref
+def make_rows(system: System, x: Factors) -> tuple[Tensor, Tensor, Tensor]:
+    """J (nefc, nv, B), weight D (nefc, B) and reference (nefc, B) of all rows."""
+    J = jacobian(system, x.cdof, x.subtree_com, x.contact_pos, x.contact_frame, x.row_edge, x.given_jac)
+    weight, reference = row_weight(system, x.given_D, x.contact_D, x.row_scale), x.given_ref
     if system.rows:
-        along = system.row_contact @ contact_ref
-        reference = torch.cat((given_ref, (row_edge[: along.shape[0]] * along).sum(0)))
+        along = system.row_contact @ x.contact_ref
+        reference = torch.cat((reference, (x.row_edge[: along.shape[0]] * along).sum(0)))
     return J, weight, reference
 
 

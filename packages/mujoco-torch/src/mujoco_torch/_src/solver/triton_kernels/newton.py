@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mujoco_torch._src.enums import SolverType
 
+from ..arguments import Arguments
 from ..parts import by_parts
 from ..system import System
 from . import launch
@@ -43,43 +44,19 @@ WARPS = 16
 
 
 @by_parts
-def solve(
-    M: Tensor,
-    cdof: Tensor,
-    subtree_com: Tensor,
-    contact_pos: Tensor,
-    contact_frame: Tensor,
-    row_edge: Tensor,
-    given_jac: Tensor,
-    given_D: Tensor,
-    given_ref: Tensor,
-    contact_D: Tensor,
-    contact_ref: Tensor,
-    row_scale: Tensor,
-    cone_friction: Tensor,
-    damping: Tensor,
-    frictionloss: Tensor,
-    qvel: Tensor,
-    qfrc_smooth: Tensor,
-    qacc_smooth: Tensor,
-    qacc_warmstart: Tensor,
-    system: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+def solve(system: System, given: Arguments) -> tuple[Tensor, Tensor, Tensor]:
     """The operator `solve`. Rows have the weight of their contact: `row_scale` differs from 1 in cones alone, which do
     not need it: the cost is smooth.
     """
-    s = System.of(system)
-    qacc = torch.empty_like(qacc_smooth, memory_format=torch.contiguous_format)
+    M, smooth = given.M, given.qacc_smooth
+    qacc = torch.empty_like(smooth, memory_format=torch.contiguous_format)
     qfrc_constraint, niter = torch.empty_like(qacc), M.new_empty(M.shape[-1], dtype=torch.int32)
-    if not (s.nv and s.ngiven + s.rows and niter.numel()):
-        return qacc.copy_(qacc_smooth), qfrc_constraint.zero_(), niter.zero_()
-    if given_jac.stride(-1) == 0:  # the same in all worlds
-        given_jac = given_jac[..., :1]
-    inputs = launch.contiguous(
-        M, cdof, subtree_com, contact_pos, contact_frame, row_edge, given_jac, given_D, given_ref, contact_D,
-        contact_ref, cone_friction, damping, frictionloss, qvel, qfrc_smooth, qacc_smooth, qacc_warmstart,
-    )  # fmt: skip
-    _launch(s, inputs, (qacc, qfrc_constraint, niter))
+    if not (system.nv and system.nefc and niter.numel()):
+        return qacc.copy_(smooth), qfrc_constraint.zero_(), niter.zero_()
+    if given.given_jac.stride(-1) == 0:  # the same in all worlds
+        given = given._replace(given_jac=given.given_jac[..., :1])
+    inputs = launch.contiguous(*(x for name, x in given._asdict().items() if name != "row_scale"))
+    _launch(system, inputs, (qacc, qfrc_constraint, niter))
     return qacc, qfrc_constraint, niter
 
 
