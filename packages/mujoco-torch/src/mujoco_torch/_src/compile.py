@@ -27,10 +27,10 @@ from mujoco_torch._src.stage import ALL, check_batch
 from mujoco_torch._src.stepper import Stepper
 from mujoco_torch._src.types import Data, Model, read_field
 
-BLOCK = 256
-"""Worlds in a block, unless there are fewer, or the model is large."""
+BLOCK = 512
+"""Worlds in a block of a small model, unless there are fewer."""
 
-BLOCK_DOFS = 512 * 27
+BLOCK_DOFS = 512 * 9
 """Dofs of all worlds of a block: of a larger model a block has fewer worlds, so that its tensors stay in the cache."""
 
 SMALLEST_SHARE = 32
