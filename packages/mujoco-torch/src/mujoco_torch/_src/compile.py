@@ -27,8 +27,8 @@ from mujoco_torch._src.stage import ALL, check_batch
 from mujoco_torch._src.stepper import Stepper
 from mujoco_torch._src.types import Data, Model, read_field
 
-BLOCK = 512
-"""Worlds in a block of a small model, unless there are fewer."""
+BLOCKS = (512, 256, 128, 64)
+"""Worlds in a block, unless there are fewer: in small blocks threads wait for the interpreter more often."""
 
 BLOCK_DOFS = 512 * 9
 """Dofs of all worlds of a block: of a larger model a block has fewer worlds, so that its tensors stay in the cache."""
@@ -179,11 +179,7 @@ class _Engine:
 
 
 def _usual_block(nv: int) -> int:
-    """A power of two."""
-    size = BLOCK
-    while size * nv > BLOCK_DOFS and size > SMALLEST_SHARE:
-        size //= 2
-    return size
+    return next((size for size in BLOCKS if size * nv <= BLOCK_DOFS), BLOCKS[-1])
 
 
 def _reason(error: Exception) -> str:
