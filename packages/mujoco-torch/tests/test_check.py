@@ -66,14 +66,19 @@ ROPES = (
 )
 CRANK = '<motor name="m" cranksite="s" slidersite="s" cranklength="1"/>'
 
+MEETING = FLOOR + FALLING.format(type="sphere") + '<body pos="3 0 3"><freejoint/><geom size=".1"/></body>'
+JOINED = "".join(f'<body><joint name="j{i}"/><geom size=".1" {NO_CONTACT}/></body>' for i in (0, 1))
+JOINING = '<equality><joint joint1="j0" joint2="j1"/></equality>'
+
 # Feature, the model, and elements of its one finding.
 REFUSED = [
     ("integrator", _option('integrator="discrete"'), ()),
     ("solver", _option('solver="PGS"'), ()),
     ("solver", _option('solver="PGS"', FLOOR + FALLING.format(type="sphere")), ()),
     ("solver", _option('solver="PGS"', SLIDING), ()),
-    ("islands", _option('iterations="9"', LIMITED + FLOOR + FALLING.format(type="sphere")), ()),
-    ("islands", _option('solver="CG" iterations="99"', LIMITED + FLOOR + FALLING.format(type="sphere")), ()),
+    ("islands", _option('iterations="9"', MEETING), ()),
+    ("islands", _option('solver="CG" iterations="99"', MEETING), ()),
+    ("islands", _xml(JOINED, '<option iterations="9"/>' + JOINING), ()),
     ("enable-flag", _flag("sleep"), ("flag 'sleep'",)),
     ("plugin", _xml(rest=f"{EXTENSION}<actuator>{PID}</actuator>"), ("plugin 0",)),
     ("flex", _xml(TWO_BODIES, f"<deformable>{ROPE}</deformable>"), ("flex 'rope'",)),
@@ -170,8 +175,11 @@ ALLOWED = {
     "conjugate gradients": _option('solver="CG"', FLOOR + FALLING.format(type="sphere")),
     "a no-slip pass": _option('noslip_iterations="2"', FLOOR + FALLING.format(type="sphere")),
     "few iterations for one tree": _option('iterations="1"', FLOOR + FALLING.format(type="sphere")),
+    "few iterations for trees that cannot meet": _option(
+        'iterations="1"', LIMITED + FLOOR + FALLING.format(type="sphere")
+    ),
     "few iterations without islands": _xml(
-        LIMITED + FLOOR + FALLING.format(type="sphere"),
+        MEETING,
         '<option iterations="9"><flag island="disable"/></option>',
     ),
     "another solver with nothing to solve": _option('solver="PGS"', ""),

@@ -136,7 +136,7 @@ def test_accelerations_are_those_of_c(cone: str, method: str) -> None:
 
 COPIES = """
 <mujoco>
-  <option cone="{cone}" solver="{solver}" iterations="300"/>
+  <option cone="{cone}" solver="{solver}" iterations="{iterations}"/>
   <worldbody>
     <geom type="plane" size="5 5 .1" contype="0" conaffinity="1"/>
     <body pos="0 0 .06"><freejoint/>
@@ -159,7 +159,7 @@ COPIES = """
 @kinds
 def test_where_every_part_is_a_tree_iterations_are_those_of_c(cone: str, method: str) -> None:
     """Of conjugate gradients rounding may add or take one."""
-    mjm = mujoco.MjModel.from_xml_string(COPIES.format(cone=cone, solver=method))
+    mjm = mujoco.MjModel.from_xml_string(COPIES.format(cone=cone, solver=method, iterations=300))
     mjds = states(mjm, 20)
     m = mjt.put_model(mjm, dtype=F64)
     assert len(m.topology.system.parts) == mjm.ntree == 3
@@ -168,6 +168,19 @@ def test_where_every_part_is_a_tree_iterations_are_those_of_c(cone: str, method:
     assert max(mjd.nisland for mjd in mjds) == 3
     assert want.max() > 2
     assert (niter - want).abs().max() <= (1 if method == "CG" else 0)
+
+
+@kinds
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_where_every_part_is_a_tree_iterations_may_be_few(cone: str, method: str, iterations: int) -> None:
+    """Each island of C's has got as far as ours when both are cut short."""
+    mjm = mujoco.MjModel.from_xml_string(COPIES.format(cone=cone, solver=method, iterations=iterations))
+    mjds = states(mjm, 20)
+    m = mjt.put_model(mjm, dtype=F64)
+    given = mjt.put_data(m, mjds)
+    got = mjt.forward(m, given)
+    assert got.solver_niter.max() == iterations
+    assert relative(got.qacc.T, given.qacc.T) < 1e-8
 
 
 def test_gradients_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

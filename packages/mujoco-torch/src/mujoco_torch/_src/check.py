@@ -108,6 +108,16 @@ class _Subject:
         given = any(np.any(x) for flag, values in kinds if not off & flag for x in values)
         return (given and not off & DisableBit.CONSTRAINT) or bool(self.pairs)
 
+    @functools.cached_property
+    def trees_may_join(self) -> bool:
+        """Whether a constraint may ever join trees: a contact of two, or any equality or tendon."""
+        m = self.mjm
+        if m.ntree < 2 or not self.has_rows:
+            return False
+        trees = m.body_treeid[m.geom_bodyid]
+        meeting = [trees[[pair.geom1, pair.geom2]] for pair in self.pairs]
+        return bool(m.neq or m.ntendon) or any(min(t) >= 0 and t[0] != t[1] for t in meeting)
+
 
 # What a rule reports: message and elements of each finding.
 _Found = Iterator[tuple[str, tuple[str, ...]]]
@@ -239,10 +249,11 @@ def _solver(s: _Subject) -> _Found:
 
 def _islands(s: _Subject) -> _Found:
     opt = s.mjm.opt
-    by_islands = s.mjm.ntree > 1 and not opt.disableflags & DisableBit.ISLAND
-    if by_islands and s.has_rows and opt.iterations < _ENOUGH_ITERATIONS.get(opt.solver, 0):
+    by_islands = s.trees_may_join and not opt.disableflags & DisableBit.ISLAND
+    if by_islands and opt.iterations < _ENOUGH_ITERATIONS.get(opt.solver, 0):
         yield (
-            f"{s.mjm.ntree} trees in separate islands get {opt.iterations} solver iterations each in MuJoCo",
+            f"{s.mjm.ntree} trees in separate islands get {opt.iterations} solver iterations each in MuJoCo, "
+            "while here those that constraints may join share them",
             (),
         )
 
@@ -390,7 +401,7 @@ RULES = (
     ),
     Rule(
         "islands",
-        "constraint islands cut short: several trees and less than ten solver iterations, of CG a hundred",
+        "constraint islands cut short: trees that may meet and less than ten solver iterations, of CG a hundred",
         'set <flag island="disable"/>, or the option iterations to 10 or more, with CG to 100',
         _islands,
     ),
