@@ -113,8 +113,8 @@ class Worlds:
             if x is loaded.get(name):
                 if self.lone:
                     self.outputs[name] = _copy(self.inputs[name])
-            elif self.lone:
-                self.outputs[name] = _copy(layout.to_public(field, x) if name in loaded else x)
+            elif self.lone:  # what a piece returns is new; derived fields stay as they are inside
+                self.outputs[name] = _copy(layout.to_public(field, x)) if name in loaded else x
             elif name in loaded:
                 x = layout.to_public(field, x[..., first - start :])
                 self.outputs[name][first : start + self.block] = x
