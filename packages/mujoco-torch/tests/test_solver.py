@@ -6,7 +6,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -27,6 +27,7 @@ from mujoco_torch._src.solver import (
     solve,
     solve_m,
 )
+from mujoco_torch._src.solver.arguments import Arguments
 
 F64 = torch.float64
 
@@ -103,28 +104,8 @@ ARM = """
 # ------------------------------------------------------------------------------------------- problems
 
 
-class Problem(NamedTuple):
-    """The arguments of `solve`, in its order."""
-
-    M: Tensor
-    cdof: Tensor
-    subtree_com: Tensor
-    contact_pos: Tensor
-    contact_frame: Tensor
-    row_edge: Tensor
-    given_jac: Tensor
-    given_D: Tensor
-    given_ref: Tensor
-    contact_D: Tensor
-    contact_ref: Tensor
-    row_scale: Tensor
-    cone_friction: Tensor
-    damping: Tensor
-    frictionloss: Tensor
-    qvel: Tensor
-    qfrc_smooth: Tensor
-    qacc_smooth: Tensor
-    qacc_warmstart: Tensor
+class Problem(Arguments):
+    """The arguments of `solve`."""
 
     def to(self, dtype: torch.dtype) -> "Problem":
         return Problem(*(x.to(dtype) for x in self))
