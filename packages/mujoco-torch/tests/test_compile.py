@@ -312,11 +312,18 @@ def test_generated_code_gives_the_same() -> None:
     assert piece.run is not piece.traced  # Dynamo is out of the way
 
 
-@pytest.mark.parametrize("nv, size", [(1, 512), (9, 512), (10, 256), (27, 128), (37, 64), (5000, 64)])
-def test_large_models_have_small_blocks(nv: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "nv, size", [(0, 1024), (4, 1024), (9, 512), (10, 256), (27, 128), (37, 64), (5000, 64)]
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_large_models_have_small_blocks(
+    nv: int, size: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number of float32 takes half of the cache."""
     monkeypatch.setattr(tuning, "remembered", lambda model: None)
-    m, d = batch("scene", 2)
-    monkeypatch.setattr(type(m), "nv", nv, raising=False)
+    m, d = batch("scene", 2, dtype)
+    doubled = 1 if dtype == torch.float64 else 2
+    monkeypatch.setattr(type(m), "nv", nv * doubled, raising=False)
     assert mjt.compile(mjt.step).__self__.block_size(m, d) == size
 
 

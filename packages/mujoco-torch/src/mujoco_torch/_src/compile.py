@@ -27,11 +27,11 @@ from mujoco_torch._src.stage import ALL, check_batch
 from mujoco_torch._src.stepper import Stepper
 from mujoco_torch._src.types import Data, Model, read_field
 
-BLOCKS = (512, 256, 128, 64)
+BLOCKS = (1024, 512, 256, 128, 64)
 """Worlds in a block, unless there are fewer: in small blocks threads wait for the interpreter more often."""
 
-BLOCK_DOFS = 512 * 9
-"""Dofs of all worlds of a block: of a larger model a block has fewer worlds, so that its tensors stay in the cache."""
+BLOCK_BYTES = 36 * 1024
+"""Of one number for each dof of a block: of a larger model a block has fewer worlds, so that it stays in the cache."""
 
 SMALLEST_SHARE = 32
 """Worlds that are worth a thread of their own: four registers of float64."""
@@ -131,7 +131,7 @@ class _Engine:
         name = f"{m.topology.digest}-{m.dtype}"
         found = tuning.remembered(name)
         if found or self.block is None:
-            return found or _usual_block(m.nv)
+            return found or _usual_block(m)
 
         def run(size: int) -> Data:
             return trials[size].step(m, d, 5)
@@ -178,8 +178,9 @@ class _Engine:
         return True
 
 
-def _usual_block(nv: int) -> int:
-    return next((size for size in BLOCKS if size * nv <= BLOCK_DOFS), BLOCKS[-1])
+def _usual_block(m: Model) -> int:
+    most = BLOCK_BYTES // max(1, m.nv * m.dtype.itemsize)
+    return next((size for size in BLOCKS if size <= most), BLOCKS[-1])
 
 
 def _reason(error: Exception) -> str:
