@@ -318,3 +318,9 @@ def test_refuses_an_unknown_matrix() -> None:
     prepare()
     with pytest.raises(RuntimeError, match="given an unknown structure"):
         torch.ops.mujoco_torch.combine.default(torch.zeros(4, 9), 1)
+
+
+@pytest.mark.parametrize("worlds", [1, 3])
+def test_a_gathered_zero_keeps_its_sign(worlds: int) -> None:
+    gathered = Pattern([(0, 1, 1)], (2, 2)) @ torch.full((2, worlds), -0.0)
+    assert gathered.signbit().tolist() == [[True] * worlds, [False] * worlds]

@@ -24,8 +24,8 @@ template <class T>
 inline void combine_row(const Pattern& p, int64_t row, const T* items, int64_t step, int64_t worlds, T* target) {
   const int64_t first = p.start[row], last = p.start[row + 1];
   if (worlds == 1) {
-    T sum = 0;
-    for (int64_t e = first; e < last; ++e) sum += T(p.value[e]) * items[p.column[e] * step];
+    T sum = first == last ? T(0) : T(p.value[first]) * items[p.column[first] * step];  // -0 stays -0
+    for (int64_t e = first + 1; e < last; ++e) sum += T(p.value[e]) * items[p.column[e] * step];
     *target = sum;
     return;
   }
